@@ -98,7 +98,7 @@ export function createRetrieval(options: RetrievalOptions) {
     async close() {
       searches.close()
       const closing = cancelled('the gateway is closing')
-      for (const one of [...flights.block.values(), ...flights.dag.values()]) one.abort(closing)
+      for (const one of [...flights.block.values(), ...flights.dag.values()]) one.end(closing)
     },
   }
 }

@@ -134,7 +134,7 @@ export class Flight {
     return () => {
       if (!isAboard) return
       isAboard = false
-      if (--this.#followers === 0) this.abort(unwanted)
+      if (--this.#followers === 0) this.end(unwanted)
     }
   }
 
@@ -143,13 +143,8 @@ export class Flight {
    * `around`: undefined for a reader that stands nowhere in it.
    */
   join(cid: CID, around: Place | undefined, reader: FlightReader): void {
-    if (this.#blocks?.isStored(cid)) return reader.passed()
-    if (this.#isOver) {
-      if (this.#failure === undefined || this.#hasBegun) reader.passed()
-      else reader.fail(this.#failure)
-      return
-    }
-    if (this.#isStuck) return reader.passed()
+    if (this.#failure && !this.#hasBegun) return reader.fail(this.#failure)
+    if (this.#isOver || this.#isStuck || this.#blocks?.isStored(cid)) return reader.passed()
     const place = around ?? this.#want
     const from = around ? (around.range?.from ?? 0) : Number.POSITIVE_INFINITY
     const end = from + (around?.bytes ?? 0)
@@ -160,10 +155,6 @@ export class Flight {
   leave(reader: FlightReader): void {
     this.#waiting.delete(reader)
     this.#note()
-  }
-
-  abort(reason: Failure): void {
-    this.#finish(reason)
   }
 
   /** These blocks do not come from here. */
@@ -242,7 +233,7 @@ export class Flight {
       stream.at = Math.max(stream.at, waiter.from, Math.min(waiter.end, stream.to))
       readers.push(reader)
     }
-    if (!this.#blocks) this.#finish()
+    if (!this.#blocks) this.end()
     for (const reader of readers) reader.settle(bytes, stream.member.upstream.name)
     if (this.#isOver) return
     this.#passBy((waiter) => ++waiter.passedBlocks > maxPassedBlocks)
@@ -255,7 +246,7 @@ export class Flight {
   /** It came to where the part of another one begins. */
   #cut(stream: UpstreamStream): void {
     if (!this.#streams.delete(stream)) return
-    stream.stop()
+    stream.letGo('enough')
     this.#proceed()
   }
 
@@ -324,14 +315,14 @@ export class Flight {
     const [step] = steps
     if (step) return this.#start(step)
     if (this.#streams.size > 0) return
-    if (this.#hasBegun) return this.#finish()
+    if (this.#hasBegun) return this.end()
     if (pool.find && !this.#finding) {
       this.#findMore()
       return this.#askNext()
     }
     if (this.#finding?.isOver === false) return this.#checkIn(minStallMs)
     if (this.attempts.mayWait(left.backInMs)) return this.#checkIn(Math.min(minStallMs, left.backInMs))
-    this.#finish(outcomeOf(this.#want.cid, this.attempts.failures, left))
+    this.end(outcomeOf(this.#want.cid, this.attempts.failures, left))
   }
 
   /** From where the slowest waiting reader stands. */
@@ -392,7 +383,7 @@ export class Flight {
     if (this.#isOver) return
     if (!isPart) {
       // It lacked the blocks that readers still wait for; another one may bring them.
-      return this.#streams.size === 0 || !this.isWanted ? this.#finish() : this.#askOthers()
+      return this.#streams.size === 0 || !this.isWanted ? this.end() : this.#askOthers()
     }
     this.#passBy(({ from, end }) => stream.covers(from) && end <= stream.to)
     this.#note()
@@ -569,8 +560,8 @@ export class Flight {
 
   // Its end.
 
-  /** `failure`: no upstream could even begin. */
-  #finish(failure?: Failure): void {
+  /** `failure`: no upstream could even begin, or nobody wants it any more. */
+  end(failure?: Failure): void {
     if (this.#isOver) return
     this.#isOver = true
     this.#failure = failure

@@ -252,11 +252,6 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     question?.brought(bytes, waitedMs, this.#now)
   }
 
-  /** It has brought its part: the rest of its response is not wanted. */
-  stop(): void {
-    this.#end('enough')
-  }
-
   letGo(why: LetGo): void {
     // An upstream in the middle of a block when others have enough is no slower for it.
     if (why === 'behind') this.#brought(0)
@@ -277,7 +272,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   }
 
   #finish(): void {
-    this.stop()
+    this.#end('enough')
     this.#flight.ended(this)
   }
 
