@@ -44,9 +44,9 @@ export function enter(clock: Clock, health: UpstreamHealth, wish: Wish = {}): Pr
         done: () => question.end('enough', now()),
         letGo: (why) => question.end(why, now()),
         failed(error) {
-          question.ms = now() - question.at
-          health.ended(question, 'failed', error, now())
-          return () => health.lacked(question, error)
+          Object.assign(question, { ms: now() - question.at, how: 'failed', error })
+          health.ended(question, now())
+          return () => health.lacked(question)
         },
       })
     },

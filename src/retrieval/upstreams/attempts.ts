@@ -20,8 +20,7 @@ export type Rank = 'begun' | 'first' | 'search'
 /** Nothing more is wanted of it: what was wanted is here, or it fell behind others. */
 export type LetGo = 'enough' | 'behind'
 
-/** `evicted`: readers needed its slot. */
-export type Ended = LetGo | 'evicted' | 'failed'
+export type Ended = LetGo | 'failed'
 
 /**
  * Receives what becomes of a question at its upstream. Its methods may be called while `ask` runs.
@@ -56,10 +55,7 @@ export class Question {
   broughtAt = 0
   /** Why it brought nothing, or no more. */
   error: unknown
-  /** The upstream had its time: the content may be nowhere. */
-  isMissed = false
-  /** Its error is held against the upstream once another one turns out to have the content. */
-  isHeldBack = false
+  how: Ended | undefined
 
   constructor(attempts: Attempts, member: Member, kind: AskKind, cid: CID, key: string, asker: Asker) {
     this.attempts = attempts
@@ -104,7 +100,7 @@ export class Question {
 
   /** Readers need its slot. Called by its upstream. */
   evict(reason: Failure, now: number): void {
-    this.end('evicted', now, reason)
+    this.end('failed', now, reason)
     this.asker.refused(this, reason)
   }
 
@@ -120,7 +116,7 @@ export class Question {
     if (bytes > 0) this.attempts.isThereNow()
   }
 
-  /** Once. `error`: of one that failed or was evicted. */
+  /** Once. */
   end(how: Ended, now: number, error?: unknown): void {
     if (this.isOver) return
     const { health } = this.member
@@ -128,20 +124,28 @@ export class Question {
       health.leaveQueue(this)
       return this.#note('lost', now)
     }
+    this.how = how
     this.error = error
-    this.isMissed = how === 'evicted' || isFailure(error, 'not-found') || isFailure(error, 'timeout')
     this.#note(this.#outcomeOf(how), now)
-    health.ended(this, how, error, now)
-    // An absence or a silence is no fault of an upstream if the content is nowhere.
-    const isSilent = this.bytes === 0 && isFailure(error, 'timeout')
-    if (how === 'evicted' || !(isSilent || isFailure(error, 'not-found') || isFailure(error, 'refused'))) return
-    if (this.attempts.isThere) health.lacked(this, error)
-    else this.isHeldBack = true
+    health.ended(this, now)
+    if (this.attempts.isThere && this.hasLacked) health.lacked(this)
+  }
+
+  /** The upstream had its time: the content may be nowhere. */
+  get isMissed(): boolean {
+    return isFailure(this.error, 'not-found') || isFailure(this.error, 'timeout')
+  }
+
+  /** An absence or a silence, which is no fault of an upstream unless another one has the content. */
+  get hasLacked(): boolean {
+    const { how, error, bytes } = this
+    const isSilent = bytes === 0 && isFailure(error, 'timeout')
+    return how === 'failed' && (isSilent || isFailure(error, 'not-found') || isFailure(error, 'refused'))
   }
 
   #outcomeOf(how: Ended): string {
     const { bytes, error } = this
-    if (how === 'failed' || how === 'evicted') {
+    if (how === 'failed') {
       const kind = isFailure(error) ? error.kind : 'internal'
       return bytes === 0 ? kind : `began, then ${kind === 'timeout' ? 'stalled' : kind}`
     }
@@ -282,7 +286,7 @@ export class Attempts {
   isThereNow(): void {
     if (this.isThere) return
     this.isThere = true
-    for (const question of this.#made) if (question.isHeldBack) question.member.health.lacked(question, question.error)
+    for (const question of this.#made) if (question.hasLacked) question.member.health.lacked(question)
   }
 
   /** The errors of the questions, in their order, and of the routers. */

@@ -18,7 +18,7 @@ import { Failure, isFailure, wordsOf } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createHistogram } from '../../observe/requests.ts'
 import { ClientLine, type LoopScheduler } from '../loop-scheduler.ts'
-import type { AskKind, Ended, Question, Rank } from './attempts.ts'
+import type { AskKind, Question, Rank } from './attempts.ts'
 import {
   ConcurrencyWindow,
   Estimate,
@@ -159,7 +159,7 @@ export class UpstreamHealth {
   #newestAnswered = Number.NEGATIVE_INFINITY
   /** Open questions from before an outage are likely lost. */
   #lostBefore = Number.NEGATIVE_INFINITY
-  #stopTimer: (() => void) | undefined
+  #isRecheckDue = false
 
   // Probes.
   readonly #probers = new Set<() => void>()
@@ -343,13 +343,14 @@ export class UpstreamHealth {
    * All that is learned from its end. An absence or a silence says nothing of the upstream until
    * another one turns out to have the content: `lacked`.
    */
-  ended(question: Question, how: Ended, error: unknown, now: number): void {
+  ended(question: Question, now: number): void {
+    const { how } = question
     const estimate = this.#estimates[question.kind]
     const hasBegun = question.bytes > 0
-    if (how === 'failed') this.#blame(question, error, now)
+    if (how === 'failed') this.#blame(question, now)
     else if (!hasBegun) {
       this.counts.lost++
-      if (how !== 'evicted') estimate.notYet(now - question.at)
+      estimate.notYet(now - question.at)
     } else if (how === 'behind') estimate.lost(stalledMs)
     else this.counts.won++
     this.measured.duration.observe((now - question.at) / 1000)
@@ -358,9 +359,9 @@ export class UpstreamHealth {
     this.#serve()
   }
 
-  #blame(question: Question, error: unknown, now: number): void {
+  #blame(question: Question, now: number): void {
     const { counts } = this
-    const { kind, at } = question
+    const { kind, at, error } = question
     const why = isFailure(error) ? error.kind : 'internal'
     switch (why) {
       case 'cancelled':
@@ -379,18 +380,18 @@ export class UpstreamHealth {
       default:
         counts.failed++
         if (question.bytes > 0) this.#estimates[kind].lost(stalledMs)
-        else if (why !== 'timeout') this.#failed(error, question)
+        else if (why !== 'timeout') this.#failed(question)
         // Silent for an unknown reason: if it has answered no client since, a probe will tell.
         else if (this.#answeredAt < at) this.suspect()
     }
   }
 
   /** Another upstream has what this one did not bring. */
-  lacked(question: Question, error: unknown): void {
+  lacked(question: Question): void {
     const estimate = this.#estimates[question.kind]
-    if (!isFailure(error, 'timeout')) return estimate.lost(Math.max(1, question.ms / 4))
+    if (!isFailure(question.error, 'timeout')) return estimate.lost(Math.max(1, question.ms / 4))
     estimate.notYet(question.ms)
-    this.#failed(error, question)
+    this.#failed(question)
   }
 
   // Its slots and the queue before them, the only one on the way to it: time in it is never held
@@ -421,15 +422,18 @@ export class UpstreamHealth {
       if (reader && this.#hasRoom(now)) this.#serveNext(reader, now)
       else if (reader && this.#evict(now)) continue
       else if (searcher && this.#hasSearchRoom(reader !== undefined, now)) this.#serveNext(searcher, now)
-      else {
-        this.#stopTimer ??= this.#clock.after(recheckMs, () => this.#recheck())
-        return
-      }
+      else return this.#recheckSoon()
     }
   }
 
+  #recheckSoon(): void {
+    if (this.#isRecheckDue) return
+    this.#isRecheckDue = true
+    this.#clock.after(recheckMs, () => this.#recheck())
+  }
+
   #recheck(): void {
-    this.#stopTimer = undefined
+    this.#isRecheckDue = false
     // Their time would be over before an answer.
     const endsAt = this.#now + this.#answerMs
     for (const one of this.#queued) if (one.giveUpAt <= endsAt) this.#refuse(one, () => this.#overloaded())
@@ -556,7 +560,7 @@ export class UpstreamHealth {
   }
 
   /** It failed before anything came, or was silent although another one had the content. */
-  #failed(error: unknown, { kind, at }: Question): void {
+  #failed({ kind, at, error }: Question): void {
     const now = this.#now
     this.#estimates[kind].lost(stalledMs)
     this.#note(error)
