@@ -162,11 +162,9 @@ export function createSearches(options: {
       // An upstream that drips would keep a round, and the absence with it, until the search ends.
       const ms = Math.max(0, Math.min(durationMs / 2, endsAt - clock.monotonic()))
       const stopTimer = clock.after(ms, () => reader.fail(tooLong))
-      const leave = round.follow()
       stop = () => {
         stopTimer()
         round.leave(reader)
-        leave()
       }
       round.join(noBlock, undefined, reader)
     }

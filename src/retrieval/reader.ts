@@ -44,9 +44,6 @@ export type ReaderParts = {
 /** Tiers have this long to answer once more before a block is denied. */
 const lastLookupMs = 200
 
-/** A flight that this reader follows, until it leaves. `isNoted`: its attempts are in the request record. */
-type Followed = { readonly flight: Flight; readonly leave: () => void; isNoted?: boolean }
-
 const isSameBlock = (one: CID, other: CID): boolean => blockKey(one) === blockKey(other)
 
 /** Opens the session of one request, until its `end`. */
@@ -61,7 +58,7 @@ class Reader extends Guard implements Session {
   readonly signal: AbortSignal
   /** The first byte went out. */
   hasBegun = false
-  #beforeMiss: (() => void) | undefined
+  #isCharged = false
   readonly #deadlineAt: number
   /** Made when the reader first says what comes next: a file of one block has nothing ahead. */
   #ahead: ReadAhead | undefined
@@ -70,7 +67,11 @@ class Reader extends Guard implements Session {
   #root: CID | undefined
   #lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
   /** One flight at a time brings the next block and those behind it. */
-  #followed: Followed | undefined
+  #followed: Flight | undefined
+  /** Its attempts are in the request record. */
+  #noted: Flight | undefined
+  /** The blocks that it waits for. */
+  readonly reads = new Set<BlockRead>()
 
   constructor(options: SessionOptions, shared: ReaderParts) {
     super(options)
@@ -80,7 +81,6 @@ class Reader extends Guard implements Session {
     this.readOnce = shared.nodes.readOnce
     this.yieldIfDue = shared.turns.yieldIfDue
     this.options = options
-    this.#beforeMiss = options.beforeMiss
     this.#deadlineAt = shared.clock.monotonic() + shared.deadlineMs - (options.waitedMs ?? 0)
   }
 
@@ -119,7 +119,9 @@ class Reader extends Guard implements Session {
     if (this.#isOver) return
     this.#isOver = true
     this.#ahead?.end()
-    if (this.#followed) this.leaveFlight(this.#followed)
+    this.#giveUp()
+    this.signal.removeEventListener('abort', this.#giveUp)
+    this.#leaveFlight()
   }
 
   #get(cid: CID, around: Place | undefined): Soon<Uint8Array> {
@@ -158,7 +160,14 @@ class Reader extends Guard implements Session {
   }
 
   #read(cid: CID, around: Place | undefined): Promise<Uint8Array> {
+    if (this.signal.aborted) return Promise.reject(this.reason)
+    // Once, however many there are.
+    if (this.reads.size === 0) this.signal.addEventListener('abort', this.#giveUp)
     return new BlockRead(this, cid).begin(around)
+  }
+
+  readonly #giveUp = (): void => {
+    for (const read of this.reads) read.giveUp(this.reason)
   }
 
   // Flights.
@@ -168,33 +177,30 @@ class Reader extends Guard implements Session {
     return { client: this.options.client ?? '', hasBegun, root: this.#root }
   }
 
-  get followed(): Followed | undefined {
-    if (this.#followed?.flight.isOver) this.leaveFlight(this.#followed)
+  get followed(): Flight | undefined {
+    if (this.#followed?.isOver) this.#leaveFlight()
     return this.#followed
   }
 
-  leaveFlight(followed: Followed): void {
+  #leaveFlight(): void {
+    const flight = this.#followed
+    if (!flight) return
     // The parts of a file, and the upstreams that brought them.
-    if (followed.flight.kind === 'dag' && this.options.requestRecord.brought.length > 1) this.#note(followed)
-    if (this.#followed === followed) this.#followed = undefined
-    followed.leave()
+    if (this.options.requestRecord.brought.length > 1) this.#note(flight)
+    this.#followed = undefined
+    flight.unfollow()
   }
 
-  #follow(flight: Flight): Followed {
-    return (this.#followed = { flight, leave: flight.follow() })
-  }
-
-  /** The flight that brings this block only. */
-  flightAlone(cid: CID): Followed {
-    const flight = this.shared.flight('block', { cid, segments: [], scope: 'block' }, this.asker)
-    return { flight, leave: flight.follow() }
+  #follow(flight: Flight): Flight {
+    flight.follow()
+    return (this.#followed = flight)
   }
 
   /**
    * The flight that brings the block with those that follow it. Undefined: the block is requested
    * alone.
    */
-  chooseFlight(cid: CID, around: DagWant): Followed | undefined {
+  chooseFlight(cid: CID, around: DagWant): Flight | undefined {
     if (this.followed) return this.followed
     const lastFrom = this.#lastFrom
     // A reader that caught up with another one's flight goes on in it.
@@ -243,14 +249,12 @@ class Reader extends Guard implements Session {
 
   /** Throws where no upstream is to be asked. */
   beforeUpstreams(cid: CID, around: DagWant | undefined): void {
-    if (this.hasBegun) this.#beforeMiss = undefined
-    else {
-      this.#refuseRemembered(cid, around)
-      if (this.shared.clock.monotonic() >= this.#deadlineAt) throw noTimeLeft(cid)
-    }
-    const beforeMiss = this.#beforeMiss
-    this.#beforeMiss = undefined
-    beforeMiss?.()
+    if (this.hasBegun) return
+    this.#refuseRemembered(cid, around)
+    if (this.remainingMs === 0) throw noTimeLeft(cid)
+    const isFirst = !this.#isCharged
+    this.#isCharged = true
+    if (isFirst) this.options.beforeMiss?.()
   }
 
   #refuseRemembered(cid: CID, around: DagWant | undefined): void {
@@ -265,10 +269,10 @@ class Reader extends Guard implements Session {
   }
 
   /** Once, however many blocks fail with it. */
-  #note(followed: Followed): void {
-    if (followed.isNoted) return
-    followed.isNoted = true
-    for (const attempt of followed.flight.attempts.list()) this.options.requestRecord.attempt(attempt)
+  #note(flight: Flight): void {
+    if (this.#noted === flight) return
+    this.#noted = flight
+    for (const attempt of flight.attempts.list()) this.options.requestRecord.attempt(attempt)
   }
 
   /**
@@ -276,28 +280,25 @@ class Reader extends Guard implements Session {
    * a background search begins. `beganLate`: too little time was left when the request joined the
    * flight. Undefined: the block is requested alone.
    */
-  failureOf(cid: CID, { followed, around }: Wait, beganLate: boolean, error: unknown): Failure | undefined {
+  failureOf(cid: CID, { flight, around }: Wait, beganLate: boolean, error: unknown): Failure | undefined {
     const { notFound, searches } = this.shared
-    const { flight } = followed
     const { attempts } = flight
     const asked = around && isSameBlock(cid, around.cid) ? around : undefined
     const isLate = isFailure(error, 'timeout')
     const isCrowded = isLate && (beganLate || attempts.hasBeenCrowded())
     const failure = isCrowded ? this.#crowded(cid, attempts) : isFailure(error) ? error : internal(error)
-    if (failure.kind !== 'cancelled') this.#note(followed)
+    if (failure.kind !== 'cancelled') this.#note(flight)
+    if (this.#followed === flight) this.#leaveFlight()
     // Below a path, "not found" may mean the path: only the root alone can tell whether the root is
     // there.
-    if (failure.kind === 'not-found' && asked && asked.segments.length > 0) {
-      this.leaveFlight(followed)
-      return undefined
-    }
+    const mayBePath = failure.kind === 'not-found' && asked && asked.segments.length > 0
+    if (mayBePath) return undefined
     const path = pathOf(asked)
     const isAbsent = !isCrowded && !this.hasBegun && isAbsence(failure)
     const memory = isAbsent && (notFound.find(cid, path) ?? notFound.remember(cid, path, failure, attempts.list()))
     // The flight goes on as a search, for a client that asks again.
     const running = isLate && !flight.isOver && !this.hasBegun ? flight : undefined
     if (isAbsent || running) searches.begin(cid, asked, this.options.client ?? '', running)
-    this.leaveFlight(followed)
     return memory && !failure.facts.unasked ? withRetry(failure, memory.forMs) : failure
   }
 
@@ -311,7 +312,7 @@ class Reader extends Guard implements Session {
 
 /** For a block in a flight. `around`: undefined in a flight of its own. */
 type Wait = {
-  readonly followed: Followed
+  readonly flight: Flight
   readonly around: Place | undefined
   readonly resolve: (bytes: Uint8Array | undefined) => void
   readonly reject: (failure: Failure) => void
@@ -337,10 +338,8 @@ class BlockRead implements FlightReader {
   }
 
   begin(around: Place | undefined): Promise<Uint8Array> {
-    const { signal, isPastHalf } = this.#reader
-    if (signal.aborted) return Promise.reject(this.#reader.reason)
-    signal.addEventListener('abort', this.#left, { once: true })
-    this.#beganLate = isPastHalf
+    this.#reader.reads.add(this)
+    this.#beganLate = this.#reader.isPastHalf
     this.#startDeadline()
     this.#bring(around).then(this.#succeed, this.#failed)
     return this.#result.promise
@@ -352,8 +351,8 @@ class BlockRead implements FlightReader {
     const { followed, options, shared } = reader
     const { onlyIfCached } = options
     const cid = this.#cid
-    const isExpected = around && followed?.flight.expects(cid)
-    const came = isExpected && (await this.#waitIn(followed, around))
+    const isExpected = around !== undefined && followed?.expects(cid) === true
+    const came = isExpected ? await this.#waitIn(followed, around) : undefined
     if (came) return came
     this.#throwIfOver()
     const lookup = (this.#lookup = shared.stack.look(cid))
@@ -374,21 +373,24 @@ class BlockRead implements FlightReader {
   }
 
   async #fromUpstreams(around: Place | undefined): Promise<Uint8Array> {
-    this.#reader.beforeUpstreams(this.#cid, around)
-    const followed = around && this.#reader.chooseFlight(this.#cid, around)
-    const bytes = (followed && (await this.#waitIn(followed, around))) ?? (await this.#waitIn())
-    if (!bytes) throw internal(new Error('a flight of one block ended without it'))
-    return bytes
+    const { shared, asker } = this.#reader
+    const cid = this.#cid
+    this.#reader.beforeUpstreams(cid, around)
+    const flight = around && this.#reader.chooseFlight(cid, around)
+    const bytes = flight && (await this.#waitIn(flight, around))
+    if (bytes) return bytes
+    this.#throwIfOver()
+    const alone = await this.#waitIn(shared.flight('block', { cid, segments: [], scope: 'block' }, asker))
+    if (!alone) throw internal(new Error('a flight of one block ended without it'))
+    return alone
   }
 
-  /** Undefined: the block does not come from there. Default: a flight of this block. */
-  #waitIn(followed?: Followed, around?: Place): Promise<Uint8Array | undefined> {
-    this.#throwIfOver()
+  /** Undefined: the block does not come from there. */
+  #waitIn(flight: Flight, around?: Place): Promise<Uint8Array | undefined> {
     return new Promise((resolve, reject) => {
-      const wait = { followed: followed ?? this.#reader.flightAlone(this.#cid), around, resolve, reject }
-      this.#wait = wait
+      this.#wait = { flight, around, resolve, reject }
       this.#beganLate = this.#reader.isPastHalf
-      wait.followed.flight.join(this.#cid, around, this)
+      flight.join(this.#cid, around, this)
     })
   }
 
@@ -422,16 +424,18 @@ class BlockRead implements FlightReader {
       const isOurs = this.#beganLate && !hasBegun
       const why = isOurs ? noTimeLeft(this.#cid) : outOfTime(this.#cid, remainingMs)
       // Thousands of requests may come to their deadline in one iteration of the loop.
-      void shared.turns.waitTurn().then(() => this.#giveUp(why))
+      void shared.turns.waitTurn().then(() => this.giveUp(why))
     })
   }
 
-  readonly #left = (): void => this.#giveUp(this.#reader.reason)
-
-  #giveUp(why: Failure): void {
+  giveUp(why: Failure): void {
     if (this.#isOver) return
-    this.#wait?.followed.flight.leave(this)
+    const flight = this.#wait?.flight
     this.fail(why)
+    // A search may have joined it.
+    flight?.leave(this)
+    // After the end of a request nobody may wait for it.
+    this.#result.promise.catch(() => {})
     void this.#failed(this.#failure ?? why)
   }
 
@@ -468,10 +472,8 @@ class BlockRead implements FlightReader {
   #end(): void {
     this.#isOver = true
     this.#stopTimer?.()
-    this.#reader.signal.removeEventListener('abort', this.#left)
-    const wait = this.#endWait()
-    wait?.followed.flight.leave(this)
-    if (wait && !wait.around) wait.followed.leave()
+    this.#reader.reads.delete(this)
+    this.#endWait()?.flight.leave(this)
   }
 
   /**
@@ -485,7 +487,8 @@ class BlockRead implements FlightReader {
     const cid = this.#cid
     const lookup = this.#lookup
     const isAbsent = !lookup && stack.hasNow(cid) === false
-    const absence = isFailure(error) && absences.has(error.kind) ? error : undefined
+    // A client takes these for "not here".
+    const absence = isFailure(error) && (isAbsence(error) || error.kind === 'unavailable') ? error : undefined
     const here = lookup && Promise.race([lookup.found, lookup.here.then(() => undefined)])
     let hit = here && (await orAborted(signal, here).catch(() => undefined))
     if (!hit && !isAbsent) {
@@ -516,9 +519,6 @@ class BlockRead implements FlightReader {
 }
 
 // The Failures of a request that gets no block.
-
-/** A client takes these for "not here". */
-const absences: ReadonlySet<string> = new Set(['not-found', 'timeout', 'unavailable'])
 
 const withRetry = ({ kind, message, source, facts }: Absence, retryAfterMs: number): Failure =>
   new Failure(kind, message, { source, facts, retryAfterMs })

@@ -50,9 +50,9 @@ function fly(
   const want = { cid, segments: [], scope: 'block' } as const
   const flight = new Flight('block', want, { pool, clock, keep() {}, ...more }, anybody)
   const join = () => {
-    const leave = flight.follow()
-    flight.join(cid, undefined, readerOf())
-    return leave
+    const reader = readerOf()
+    flight.join(cid, undefined, reader)
+    return () => flight.leave(reader)
   }
   const leave = join()
   return { clock, flight, join, leave, askedAt, stopped, told }

@@ -200,6 +200,21 @@ test('only reader leaves → upstream request aborted', async () => {
   assert.equal(one.asked.dags.length, 1 + 1)
 })
 
+test('session ends → blocks read ahead no longer requested', async () => {
+  const one = scriptedUpstream('one', file.blocks, { dag: false })
+  const signals: AbortSignal[] = []
+  one.block = (_cid, signal) => new Promise(() => signals.push(signal))
+  const { session, clock } = make([one])
+  const { expect, end } = session()
+  expect(
+    file.order.slice(1, 5).map(({ cid }) => ({ cid, around: { cid, segments: [], scope: 'block' }, bytes: chunk })),
+  )
+  await clock.advance(10)
+  assert.equal(signals.length, 4)
+  end()
+  assert.ok(signals.every(({ aborted }) => aborted))
+})
+
 test('lost leaf → one block refetched', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session, held } = make([one])

@@ -19,7 +19,7 @@ function make({ keepLookingMs = 60 * second } = {}) {
   const logged: string[] = []
   const log: Log = (_level, event) => logged.push(event)
   /** Flights in the order in which they began; each ends when the test says so. */
-  const rounds: { end: (error?: unknown) => void; isFollowed: boolean }[] = []
+  const rounds: { readonly end: (error?: unknown) => void; readonly isFollowed: boolean }[] = []
   const round = (): Flight => {
     const readers = new Set<FlightReader>()
     const one = {
@@ -27,15 +27,13 @@ function make({ keepLookingMs = 60 * second } = {}) {
         for (const reader of readers)
           if (readers.delete(reader)) error === undefined ? reader.settle(new Uint8Array(), 'one') : reader.fail(error)
       },
-      isFollowed: false,
+      get isFollowed() {
+        return readers.size > 0
+      },
     }
     rounds.push(one)
-    const flight: Pick<Flight, 'attempts' | 'follow' | 'join' | 'leave'> = {
+    const flight: Pick<Flight, 'attempts' | 'join' | 'leave'> = {
       attempts: new Attempts(clock, 4_000),
-      follow() {
-        one.isFollowed = true
-        return () => void (one.isFollowed = false)
-      },
       join: (_cid, _around, reader) => void readers.add(reader),
       leave: (reader) => void readers.delete(reader),
     }

@@ -85,7 +85,7 @@ const want = { cid, segments: [], scope: 'entity' } as const
 
 function brought(flight: Flight, signal: AbortSignal, wanted = cid): Promise<{ bytes: Uint8Array; upstream: string }> {
   return new Promise((resolve, reject) => {
-    const leave = flight.follow()
+    flight.follow()
     const reader: FlightReader = {
       settle: (bytes, upstream) => resolve({ bytes, upstream }),
       passed: () => reject(new Error('it does not come from here')),
@@ -93,7 +93,8 @@ function brought(flight: Flight, signal: AbortSignal, wanted = cid): Promise<{ b
     }
     flight.join(wanted, { ...want, cid: wanted }, reader)
     signal.addEventListener('abort', () => {
-      leave()
+      flight.leave(reader)
+      flight.unfollow()
       reject(signal.reason)
     })
   })

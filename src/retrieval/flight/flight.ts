@@ -124,18 +124,14 @@ export class Flight {
 
   // Its readers.
 
-  /**
-   * Adds one that wants what comes. The returned function leaves; the last one that leaves stops
-   * the questions.
-   */
-  follow(): () => void {
+  /** For a reader between its blocks. Who leaves last, following or waiting, stops the questions. */
+  follow(): void {
     this.#followers++
-    let isAboard = true
-    return () => {
-      if (!isAboard) return
-      isAboard = false
-      if (--this.#followers === 0) this.end(unwanted)
-    }
+  }
+
+  unfollow(): void {
+    this.#followers--
+    this.#note()
   }
 
   /**
@@ -181,6 +177,7 @@ export class Flight {
     if (this.isWanted && this.#keeping === 0) this.watch.run()
     else this.watch.stop()
     if (!this.isWanted) this.#stopCheck()
+    if (this.#followers === 0 && this.#waiting.size === 0) this.end(unwanted)
   }
 
   // Incoming blocks.
