@@ -14,6 +14,8 @@ type Entry<Value> = {
   readonly setAt: number
 }
 
+type Part<Value> = LRUCache<string, Entry<Value>>
+
 type AdmittingCacheOptions = {
   readonly maxBytes: number
   /** The share of `maxBytes` for values that were set once. 0: these are not kept. */
@@ -26,8 +28,8 @@ const ghostsPerByte = 2
 export class AdmittingCache<Value> {
   readonly maxBytes: number
   readonly #maxProbationBytes: number
-  readonly #main: LRUCache<string, Entry<Value>>
-  readonly #probation: LRUCache<string, Entry<Value>>
+  readonly #main: Part<Value>
+  readonly #probation: Part<Value>
   /** Hashes of keys without their values; the size of an entry is that of its value. */
   readonly #ghosts: LRUCache<number, true>
   #sets = 0
@@ -65,8 +67,10 @@ export class AdmittingCache<Value> {
   set(key: string, bytes: number, make: () => Value): Value | undefined {
     if (bytes > this.maxBytes) return undefined
     this.#sets++
-    if (this.#main.has(key)) return this.#keep(this.#main, key, bytes, make)
-    if (this.#probation.has(key)) return this.#keep(this.#probation, key, bytes, make)
+    for (const part of [this.#main, this.#probation]) {
+      const before = part.peek(key)
+      if (before) return this.#keep(part, key, bytes, make, before.wasRead)
+    }
     const hash = hashOf(key)
     if (this.#hasRoom(bytes) || (this.#ghosts.has(hash) && this.#displace(bytes))) {
       this.#ghosts.delete(hash)
@@ -93,7 +97,7 @@ export class AdmittingCache<Value> {
   #displace(bytes: number): boolean {
     if (bytes > this.maxBytes - this.#maxProbationBytes) return false
     while (!this.#hasRoom(bytes)) {
-      const oldest = oldestOf(this.#main)
+      const oldest = this.#main.rvalues().next().value as Entry<Value>
       if (oldest.wasRead) {
         oldest.wasRead = false
         this.#main.get(oldest.key)
@@ -104,26 +108,21 @@ export class AdmittingCache<Value> {
     return true
   }
 
-  #keep(part: LRUCache<string, Entry<Value>>, key: string, bytes: number, make: () => Value): Value {
+  #keep(part: Part<Value>, key: string, bytes: number, make: () => Value, wasRead = false): Value {
     const value = make()
-    const { wasRead = false } = part.peek(key) ?? {}
     part.set(key, { key, value, bytes, wasRead, setAt: this.#sets }, { size: bytes })
     while (this.#probation.calculatedSize > this.#maxProbationBytes && this.#probation.size > 1) {
-      const oldest = oldestOf(this.#probation)
-      this.#probation.delete(oldest.key)
+      const oldest = this.#probation.pop() as Entry<Value>
       this.#ghosts.set(hashOf(oldest.key), true, { size: oldest.bytes })
     }
     // A value may be larger than its part, or have grown.
     while (this.bytes > this.maxBytes) {
       const from = this.#main.size > (part === this.#main ? 1 : 0) ? this.#main : this.#probation
-      from.delete(oldestOf(from).key)
+      from.pop()
     }
     return value
   }
 }
-
-const oldestOf = <Value>(part: LRUCache<string, Entry<Value>>): Entry<Value> =>
-  part.rvalues().next().value as Entry<Value>
 
 /** FNV-1a. A collision admits a key at its first set, which is harmless. */
 function hashOf(key: string): number {

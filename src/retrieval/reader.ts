@@ -65,6 +65,8 @@ class Reader extends Guard implements Session {
   #isOver = false
   /** The first CID that was requested. */
   #root: CID | undefined
+  /** The last block that was not at hand: it is looked for again when it is read. */
+  #lacked: CID | undefined
   #lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
   /** One flight at a time brings the next block and those behind it. */
   #followed: Flight | undefined
@@ -142,8 +144,10 @@ class Reader extends Guard implements Session {
 
   #peek(cid: CID, options?: PeekOptions): Peeked | undefined {
     this.signal.throwIfAborted()
+    if (cid === this.#lacked) return undefined
     const held = this.shared.stack.peek(cid, options)
     if (held) this.fromTier(held)
+    else if (!this.options.onlyIfCached) this.#lacked = cid
     return held
   }
 
@@ -160,6 +164,7 @@ class Reader extends Guard implements Session {
   }
 
   #read(cid: CID, around: Place | undefined): Promise<Uint8Array> {
+    this.#lacked = undefined
     if (this.signal.aborted) return Promise.reject(this.reason)
     // Once, however many there are.
     if (this.reads.size === 0) this.signal.addEventListener('abort', this.#giveUp)

@@ -179,10 +179,14 @@ export function createRequestLog(options: RequestLogOptions) {
   const { requests, access, log, clock, addressOf, trace, hasSpans, onFailed } = options
   const lines = createLineChoice(options)
 
-  function answeredOf({ request, response, began, ...noted }: Exchange): Answered {
-    const { route, requestRecord, failure, answeredAt, bytesIn, bytesOut, refusal } = noted
+  function answeredOf(exchange: Exchange): Answered {
+    const { request, response, began, route, requestRecord, failure, answeredAt, bytesIn, bytesOut, refusal } = exchange
     return {
-      ...{ route, method: request.method ?? '', source: sourceOf(requestRecord), bytesIn, bytesOut },
+      route,
+      method: request.method ?? '',
+      source: sourceOf(requestRecord),
+      bytesIn,
+      bytesOut,
       status: refusal?.status ?? (response.headersSent ? response.statusCode : clientLeft),
       // Kubo's RPC ends a failed stream cleanly.
       isComplete: refusal !== undefined || (response.writableFinished && !(failure && response.statusCode < 400)),
