@@ -30,6 +30,8 @@ import {
 
 type SegmentsOptions = {
   readonly path: string
+  /** No other process uses the folder. */
+  readonly isAlone: boolean
   readonly maxBytes: number
   readonly clock: Clock
   readonly atOnce: AtOnce
@@ -105,7 +107,7 @@ const writerOf = (name: string): string => name.slice(9)
 const isMain = ({ name }: Pick<Segment, 'name'>): boolean => name.endsWith('-main')
 
 export function createSegments(options: SegmentsOptions) {
-  const { path, maxBytes, clock, atOnce } = options
+  const { path, isAlone, maxBytes, clock, atOnce } = options
   const segmentBytes = Math.min(maxBytes / 16, Math.max(minSegmentBytes, maxBytes / 100))
   // Beyond it the oldest is dropped, while there is room yet to append what is wanted of it.
   const softLimit = maxBytes - segmentBytes
@@ -687,6 +689,7 @@ export function createSegments(options: SegmentsOptions) {
     hasNow(cid: CID): boolean | undefined {
       const hash = hashOf(cid)
       if (index.find(hash) >= 0) return true
+      if (isAlone && isLoaded) return false
       return followNow() ? index.find(hash) >= 0 : undefined
     },
     /** Appends the blocks that are missing. A block larger than the tier is not kept. */

@@ -24,7 +24,8 @@ export const disk: TierKind<typeof options> = {
   options,
   create: ({ maxBytes, path: own }, { name, data, role, clock }) => {
     const path = own === undefined ? join(data, 'cache') : resolve(own)
-    return createDiskTier({ name, path, maxBytes, reportsUsage: role?.isOwner !== false, clock })
+    const isAlone = own === undefined && role === undefined
+    return createDiskTier({ name, path, isAlone, maxBytes, reportsUsage: role?.isOwner !== false, clock })
   },
 }
 
@@ -36,16 +37,17 @@ const timeoutMs = 3000
 type DiskOptions = {
   readonly name: string
   readonly path: string
+  readonly isAlone: boolean
   readonly maxBytes: number
   /** True for the one process of a gateway that reports the usage. */
   readonly reportsUsage: boolean
   readonly clock: Clock
 }
 
-function createDiskTier({ name, path, maxBytes, reportsUsage, clock }: DiskOptions): Tier {
+function createDiskTier({ name, path, isAlone, maxBytes, reportsUsage, clock }: DiskOptions): Tier {
   const atOnce = createAtOnce(path, clock)
   const closing = () => new Failure('unavailable', `tier ${name} is closing`, { source: 'tier' })
-  const segments = createSegments({ path, maxBytes, clock, atOnce })
+  const segments = createSegments({ path, isAlone, maxBytes, clock, atOnce })
   let isClosed = false
   const inProgress = new Set<Promise<unknown>>()
 

@@ -28,10 +28,11 @@ export type CodedBody = { readonly coding: Coding; readonly body: Buffer }
 
 /** A head that is sent many times. */
 type ReadyHead = {
+  readonly status: number
   /** A flat list of names and values, as writeHead accepts it. */
   readonly headers: readonly string[]
-  /** The status line and the headers. */
-  readonly lines: string
+  /** The status line and the headers, made on first use. */
+  lines: string | undefined
 }
 
 /** A representation in one coding. */
@@ -51,7 +52,7 @@ type ReadyAnswer = ReadyForm & {
 export type ResponseCache = ReturnType<typeof createResponseCache>
 
 const form = (headers: readonly string[], body: Buffer, etag: string): ReadyForm => ({
-  ...readyHead(200, headers),
+  ...{ status: 200, headers, lines: undefined },
   unchanged: undefined,
   body,
   etag,
@@ -123,11 +124,13 @@ export function createResponseCache({
 const codedForm = ({ headers, etag }: CachedAnswer, { coding, body }: CodedBody): ReadyForm =>
   form(codedHeaders(headers, coding, body.byteLength), body, codedTag(etag, coding))
 
-function readyHead(status: number, headers: readonly string[]): ReadyHead {
+function linesOf(head: ReadyHead): string {
+  const { status, headers } = head
+  if (head.lines !== undefined) return head.lines
   const pieces = [`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n`]
   for (let at = 0; at < headers.length; at += 2)
     pieces.push(headers[at] as string, ': ', headers[at + 1] as string, '\r\n')
-  return { headers, lines: pieces.join('') }
+  return (head.lines = pieces.join(''))
 }
 
 /** A response that is counted already and has to be written. */
@@ -216,13 +219,13 @@ export function createCachedResponses({
       else counts[status === 200 ? 'head' : 'headUnchanged']++
       counts.bytes += bytes
       for (const note of notes) note(request, { requestId, status, bytes })
-      return { lines: head.lines, requestId, body, holdPending: limits.holdPending, stalledMs }
+      return { lines: linesOf(head), requestId, body, holdPending: limits.holdPending, stalledMs }
     },
   }
 }
 
 function unchangedHead(form: ReadyForm): ReadyHead {
-  form.unchanged ??= readyHead(304, unchangedHeaders(form.headers, form.etag))
+  form.unchanged ??= { status: 304, headers: unchangedHeaders(form.headers, form.etag), lines: undefined }
   return form.unchanged
 }
 
