@@ -28,9 +28,9 @@ export function hashOf(cid: CID): Hash {
 export interface BlockIndex {
   /** One record of this hash, outside of one segment; -1: there is none. */
   find(hash: Hash, exceptSlot?: number): RecordId
-  /** A hash may have several records. */
-  add(hash: Hash, id: RecordId): void
-  remove(hash: Hash, id: RecordId): void
+  /** By the hash in the record. A hash may have several records. */
+  add(id: RecordId): void
+  remove(id: RecordId): void
   readonly size: number
 }
 
@@ -87,16 +87,16 @@ export function createBlockIndex(recordsOf: (slot: number) => Uint32Array): Bloc
         if (records[word] === low && records[word + 1] === high && slot !== exceptSlot) return one - 1
       }
     },
-    add({ low, high }, id) {
-      const mix = mixed(low, high)
+    add(id) {
+      const mix = mixOf(id)
       const part = partOf(mix)
       if (part.count >= part.places.length * maxLoad) grow(part)
       insert(part.places, mix, id)
       part.count++
       size++
     },
-    remove({ low, high }, id) {
-      const mix = mixed(low, high)
+    remove(id) {
+      const mix = mixOf(id)
       const part = partOf(mix)
       const { places } = part
       const mask = places.length - 1

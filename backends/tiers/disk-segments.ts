@@ -223,12 +223,13 @@ export function createSegments(options: SegmentsOptions) {
     segment.grownAt = now
     for (let ordinal = first; ordinal < segment.count; ordinal++) {
       const at = ordinal * recordWords
-      const [low, high] = [records[at] as number, records[at + 1] as number]
+      // The line of a deleted block has zeros.
+      const isDeleted = ((records[at] as number) | (records[at + 1] as number)) === 0
       const [place, length] = [records[at + 2] as number, records[at + 3] as number]
       const isWhole = length <= maxBlockBytes && place * unit + headBytes + length <= bytes
-      if (isWhole && (low | high | place | length) !== 0) {
+      if (isWhole && !isDeleted) {
         if (isRecent) records[at + 3] = stamped(length, now)
-        index.add({ low, high }, idOf(segment.slot, ordinal))
+        index.add(idOf(segment.slot, ordinal))
       } else records.fill(0, at, at + recordWords)
     }
   }
@@ -396,13 +397,13 @@ export function createSegments(options: SegmentsOptions) {
         atOnce.readByThread(now)
       }
       if (bytes) return bytes
-      if (isStill) forget(hash, id)
+      if (isStill) forget(id)
     }
     return undefined
   }
 
-  function forget(hash: Hash, id: RecordId): void {
-    index.remove(hash, id)
+  function forget(id: RecordId): void {
+    index.remove(id)
     const at = ordinalOf(id) * recordWords
     segmentOf(id).records.fill(0, at, at + recordWords)
   }
@@ -640,9 +641,7 @@ export function createSegments(options: SegmentsOptions) {
     for (const one of [forNew, forMain]) if (one.segment === segment) one.segment = undefined
     segments.delete(segment.name)
     for (let ordinal = 0; ordinal < segment.count; ordinal++) {
-      const at = ordinal * recordWords
-      const [low, high] = [segment.records[at] as number, segment.records[at + 1] as number]
-      index.remove({ low, high }, idOf(segment.slot, ordinal))
+      index.remove(idOf(segment.slot, ordinal))
       if (ordinal % slice === slice - 1) await turn()
     }
     slots[segment.slot] = undefined
@@ -655,15 +654,15 @@ export function createSegments(options: SegmentsOptions) {
     await follow()
     await appending
     const hash = hashOf(cid)
-    for (let id = index.find(hash); id >= 0; id = index.find(hash)) await erase(hash, id)
+    for (let id = index.find(hash); id >= 0; id = index.find(hash)) await erase(id)
   }
 
-  async function erase(hash: Hash, id: RecordId): Promise<void> {
+  async function erase(id: RecordId): Promise<void> {
     const segment = segmentOf(id)
     const ordinal = ordinalOf(id)
     const place = (segment.records[ordinal * recordWords + 2] as number) * unit
     const length = (segment.records[ordinal * recordWords + 3] as number) & lengthMask
-    forget(hash, id)
+    forget(id)
     segment.readers++
     try {
       const head = Buffer.alloc(headBytes)

@@ -62,12 +62,6 @@ test('quick tier falls silent → 25 ms waits, skipped within 500', async () => 
   assert.deepEqual(events, ['warn tier.circuit-open reads'])
 })
 
-test('tier silent from the start → first reads wait 25 ms', async () => {
-  const { clock, tier, guard } = make()
-  tier.isSilent = true
-  for (let turn = 0; turn < 5; turn++) assert.equal(await read(clock, guard), 'overdue 25')
-})
-
 test('distant tier that answers → waited for twice its median', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)

@@ -252,16 +252,6 @@ test('store → waits for the shared tier, names a failed one', async () => {
   )
 })
 
-test('block queued for a slow tier → found', async () => {
-  const clock = createFakeClock()
-  const disk = scriptedTier('disk')
-  const stack = stackOf([disk], { clock, log })
-  disk.isSilent = true
-  await stack.put(cid, bytes)
-  assert.deepEqual(await stack.get(cid), bytes)
-  assert.ok(await stack.has(cid))
-})
-
 test('close → queue written, silent tier given up', async () => {
   const { clock, disk, bucket, stack } = make()
   const blocks = Array.from({ length: 30 }, (_, seed) => block(seed))
