@@ -88,7 +88,7 @@ function takeGuard({ config, clock, log, lease }: WiringContext, tier: Tier): Gu
     'guard',
     [tier, maxBytes],
     () => new GuardedTier(tier, { clock, log, maxBytes }),
-    (guard) => guard.drain(),
+    (guard) => guard.close(),
   )
 }
 

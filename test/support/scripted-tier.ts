@@ -12,8 +12,17 @@ import { TierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 
 const defaults: GuardOptions = { clock: systemClock, log: silentLog, maxBytes: 16 * 1024 * 1024 }
 
-export const guarded = (tier: Tier, options: Partial<GuardOptions> = {}): GuardedTier =>
-  new GuardedTier(tier, { ...defaults, ...options })
+/** A guard that closes its tier. */
+export function guarded(tier: Tier, options: Partial<GuardOptions> = {}): GuardedTier {
+  const guard = new GuardedTier(tier, { ...defaults, ...options })
+  const end = guard.close.bind(guard)
+  return Object.assign(guard, {
+    async close() {
+      await end()
+      await tier.close()
+    },
+  })
+}
 
 /** A stack as a tier, which closes its tiers. */
 export function stackOf(tiers: readonly (Tier | GuardedTier)[], options: Partial<GuardOptions> = {}): TierStack & Tier {

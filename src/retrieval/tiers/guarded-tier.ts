@@ -62,7 +62,7 @@ const maxSoftTimeoutMs = 500
 /** Failures in a row that open the breaker. One less, and no caller waits for the tier alone. */
 const maxFailures = 3
 const trialMs = 1000
-/** The time that `drain` waits for the write-behind queue. */
+/** The time that `close` waits for the write-behind queue. */
 const drainMs = 5000
 
 /** Outlives the stack in a reload. */
@@ -188,13 +188,8 @@ export class GuardedTier {
   }
 
   /** Writes what waits for the tier, within the time. The tier stays open. */
-  async drain(): Promise<void> {
-    await this.writeBehind?.close(drainMs)
-  }
-
   async close(): Promise<void> {
-    await this.drain()
-    await this.tier.close()
+    await this.writeBehind?.close(drainMs)
   }
 }
 
