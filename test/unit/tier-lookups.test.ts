@@ -140,6 +140,17 @@ test('no upstreams → lookup completes as a miss', async () => {
   assert.equal(look.haveAnswered(), false)
 })
 
+test('hit on the disk → not taken for a local miss', async () => {
+  const { clock, disk, stack } = make()
+  disk.held.set(key, bytes)
+  disk.slowMs = 100
+  const look = lookIn(stack, cid)
+  const last = Promise.race([look.found, look.here.then(() => undefined)])
+  await clock.advance(100)
+  assert.equal((await last)?.tier, 'disk')
+  look.leave()
+})
+
 test('hung local pins → takedown is told in time', async () => {
   const clock = createFakeClock()
   const pins = scriptedTier('pins', { readOnly: true })

@@ -290,13 +290,15 @@ function lookUp(tiers: readonly SlowTier[], signal: AbortSignal, call: TierCall)
   const first = Promise.withResolvers<TierHit | undefined>()
   const open = new Set(tiers)
   const failures: unknown[] = []
+  let isFound = false
   const noteHere = () => {
-    if ([...open].every(({ traits }) => traits.shared)) here.resolve()
+    if (!isFound && [...open].every(({ traits }) => traits.shared)) here.resolve()
   }
 
   async function ask(tier: SlowTier, onSoftTimeout: () => void): Promise<void> {
     try {
       const hit = await call(tier, onSoftTimeout)
+      isFound ||= hit !== undefined
       if (hit) first.resolve(hit)
       else tier.misses++
     } catch (error) {
