@@ -104,7 +104,12 @@ type RouteCounts = {
 }
 
 /** Adds method and status: one lookup per request finds all its counters. */
-type Cell = { readonly place: RouteCounts; readonly labels: Readonly<Record<string, string>>; value: number }
+type Cell = {
+  readonly place: RouteCounts
+  readonly status: number
+  readonly labels: Readonly<Record<'route' | 'method' | 'status' | 'source', string>>
+  value: number
+}
 
 const methods: ReadonlySet<string> = new Set(['GET', 'HEAD', 'POST', 'OPTIONS', 'PUT', 'DELETE', 'PATCH'])
 
@@ -113,6 +118,8 @@ export type RequestCounts = ReturnType<typeof createRequestCounts>
 export function createRequestCounts() {
   const hot: CachedCounts = { get: 0, getUnchanged: 0, head: 0, headUnchanged: 0, bytes: 0 }
   const cells = new Map<string, Cell>()
+  /** Most responses are counted as the one before. */
+  let last: Cell | undefined
   const places = new Map<string, RouteCounts>()
   const cut = createTally()
   const bytesIn = createTally()
@@ -122,9 +129,12 @@ export function createRequestCounts() {
   function cellOf({ route, method: given, status, source }: Answered): Cell {
     // Other methods share a series, since clients may send any word.
     const method = methods.has(given) ? given : 'other'
+    const { labels } = last ?? {}
+    if (last?.status === status && labels?.route === route && labels.source === source && labels.method === method)
+      return last
     const key = `${route} ${method} ${status} ${source}`
     const known = cells.get(key)
-    if (known) return known
+    if (known) return (last = known)
     const placeKey = `${route} ${source}`
     const place: RouteCounts = places.get(placeKey) ?? {
       labels: { route, source },
@@ -133,7 +143,7 @@ export function createRequestCounts() {
       duration: createHistogram(),
     }
     places.set(placeKey, place)
-    const cell = { place, labels: { route, method, status: String(status), source }, value: 0 }
+    const cell = { place, status, labels: { route, method, status: String(status), source }, value: 0 }
     cells.set(key, cell)
     return cell
   }
