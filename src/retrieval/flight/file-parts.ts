@@ -23,6 +23,8 @@ export type Waiting = {
  */
 type FilePart = Span & { readonly victim?: UpstreamStream; readonly leaves?: readonly CID[] | undefined }
 
+type Ability = { readonly kind: AskKind; readonly learned: number | undefined; readonly firstMs: number }
+
 /**
  * `line`: in the order of the file. `hasOthers`: without any, one answer brings all that is left.
  * `isBack`: it stalled in this file, so that its learned rate is that of the silence.
@@ -71,11 +73,7 @@ function upTo(open: readonly Waiting[], max: number, limit: number, kind: AskKin
 
 /** The second part of what another one is at work on, so that both are done at the same time. */
 function takenOver(
-  {
-    kind,
-    learned,
-    firstMs,
-  }: { readonly kind: AskKind; readonly learned: number | undefined; readonly firstMs: number },
+  { kind, learned, firstMs }: Ability,
   line: readonly Waiting[],
   questions: readonly UpstreamStream[],
 ): FilePart | undefined {

@@ -70,8 +70,6 @@ export class Flight {
   readonly #blocks: DagBlocks | undefined
   readonly #streams = new Set<UpstreamStream>()
   readonly #waiting = new Map<FlightReader, Waiter>()
-  /** Those that brought a part of it. */
-  readonly #sources = new Set<Member>()
   #followers = 0
   /** Blocks that the tiers are taking. */
   #keeping = 0
@@ -222,7 +220,6 @@ export class Flight {
   #arrived(stream: UpstreamStream, { cid, bytes }: Block): void {
     const key = blockKey(cid)
     this.#blocks?.stored(cid)
-    this.#sources.add(stream.member)
     const readers: FlightReader[] = []
     for (const [reader, waiter] of this.#waiting) {
       if (waiter.key !== key) continue
@@ -237,7 +234,6 @@ export class Flight {
     this.#note()
     this.#leaveOthersBehind(stream, bytes.byteLength)
     if (stream.at >= stream.to && stream.askedTo > stream.to) this.#cut(stream)
-    else if (stream.isNearlyDone) this.#share()
   }
 
   /** It came to where the part of another one begins. */
@@ -284,8 +280,7 @@ export class Flight {
     if (this.#isOver) return
     this.#note()
     for (const stream of this.#streams) stream.flow()
-    // Others have parts of their own already: an upstream that is free takes the next one at once.
-    if (this.#streams.size === 0 || this.#sources.size > 1) this.#proceed()
+    if (this.#streams.size === 0) this.#proceed()
     if (this.#isOver) return
     if (!this.#stopTimer && !this.#isAlone) this.#checkIn(this.#leftMs([...this.#streams]))
   }
@@ -430,18 +425,16 @@ export class Flight {
 
   #shareNext(): boolean {
     const streams = [...this.#streams]
-    const busy = streams.filter((one) => !one.isNearlyDone)
     const line = this.#line()
-    if (line.length === 0 || busy.length >= maxStreams) return false
+    if (line.length === 0 || streams.length >= maxStreams) return false
     const key = blockKey(this.#want.cid)
-    const isSource = ({ who }: Step<Member>): boolean => this.#sources.has(who)
-    // Those that have brought parts of it first.
-    const ranked = this.#plan(busy).steps.toSorted((one, other) => Number(isSource(other)) - Number(isSource(one)))
-    for (const step of ranked) {
+    const { steps } = this.#plan(streams)
+    for (const step of steps) {
       const { health } = step.who
       if (health.state(key).state !== 'ready' || health.waitMs > 0) continue
-      const hasOthers =
-        busy.some(({ member }) => member !== step.who) || ranked.some((one) => one !== step && isSource(one))
+      const hasOthers = [...streams, ...steps.map(({ who }) => ({ member: who }))].some(
+        ({ member }) => member !== step.who && !member.health.sendsAll,
+      )
       const isBack = this.attempts.spentMs(step.who) !== undefined
       const part = nextPart(step.who, line, streams, { hasOthers, isBack })
       if (!part) continue

@@ -84,13 +84,6 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     return this.from <= from && from < this.to
   }
 
-  /** The rest of its part takes less time than the next request takes to begin. */
-  get isNearlyDone(): boolean {
-    const { rate } = this.pace
-    if (rate === undefined || this.#leaves || !Number.isFinite(this.askedTo)) return false
-    return (this.to - this.at) / rate <= this.member.health.expectedMs('dag', 0)
-  }
-
   /** It waits for its slot at the upstream, which has not been asked yet. */
   get isQueued(): boolean {
     return this.#open.size > 0 && [...this.#open].every(({ isQueued }) => isQueued)

@@ -1,6 +1,5 @@
 // The attempts of one flight: its questions and their record, when it may ask an upstream again,
 // and the Failure of a flight that got nothing.
-
 import type { CID } from 'multiformats/cid'
 import type { UpstreamRequest } from '../../../backends/upstreams/contract.ts'
 import { blockKey } from '../../core/cid.ts'
