@@ -111,6 +111,8 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     this.#open.add(question)
     if (this.#open.size === 1) this.pace.beganAt = this.#toldAt = this.#flight.watch.ms
     if (this.#leaves) this.#askBlock(question, question.cid)
+    // It refused CARs while this question was in the queue.
+    else if (!this.member.upstream.traits.dag) this.#askAlone(question)
     else {
       this.#send(question, this.#part, this)
       this.flow()
