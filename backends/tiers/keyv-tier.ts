@@ -22,8 +22,6 @@ export type KeyvTierOptions = {
    * signal with a call; one that stops when its caller leaves asks `signalOf` during the call.
    */
   readonly open: (signalOf: () => AbortSignal | undefined) => Promise<KeyvStore>
-  /** Frees what `open` made. By default the store's own `disconnect`. */
-  readonly shut?: ((store: KeyvStore) => Promise<void>) | undefined
   /** The store carries bytes as they are. Otherwise they travel in Keyv's own JSON, as base64. */
   readonly binary: boolean
   readonly prefix: string
@@ -134,8 +132,9 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
       if (isClosed) return
       isClosed = true
       const shut = async () => {
-        const keyv = await opening
-        if (keyv) await (options.shut ? options.shut(keyv.store) : keyv.disconnect())
+        const { store } = (await opening) ?? {}
+        // By force: Redis would first wait for its server.
+        await (store as { disconnect?(force: boolean): Promise<void> } | undefined)?.disconnect?.(true)
       }
       const late = () => failure('timeout', 'did not close')
       // It goes away with the process, at the latest.

@@ -66,7 +66,6 @@ export const redis: TierKind<typeof options> = {
       clock,
       log,
       open: () => connect(url, { userAgent, last, waitMs: timeout / 2 }, clock),
-      shut: async (store) => shut(store),
       binary: true,
       records,
       prefix,
@@ -86,11 +85,4 @@ async function connect(url: string, how: Parameters<typeof connectRedis>[1], clo
   })
   replaceSilent(store as unknown as { client: RedisClient }, make, clock)
   return store as unknown as KeyvStore
-}
-
-function shut(store: KeyvStore): void {
-  if ('client' in store && store.client instanceof Object && 'destroy' in store.client) {
-    const { client } = store as { client: { isOpen: boolean; destroy(): void } }
-    if (client.isOpen) client.destroy()
-  }
 }
