@@ -587,13 +587,9 @@ export function createSegments(options: SegmentsOptions) {
     markFreed(segment)
     // By then the other process has appended what it wants of it.
     clock.after(pollMs * (1 + Math.random()), () => {
-      const work = async () => {
-        if (isClosed) return
-        await followByThread()
-        await rescue(segment)
-        await discard(segment)
-      }
-      work().catch(() => {})
+      if (isClosed) return
+      const done = followByThread().then(() => rescue(segment))
+      done.then(() => discard(segment)).catch(() => {})
     })
   }
 
