@@ -14,12 +14,12 @@ import { preflight } from './wire/cors.ts'
 import type { Exchange } from './wire/exchange.ts'
 import {
   baseOf,
-  createContexts,
   HttpRefusal,
   hasBody,
   methodRefused,
   type RequestContext,
   type RequestIds,
+  readContext,
   requestIdHeader,
 } from './wire/request.ts'
 import { closeAfter, type Document } from './wire/write.ts'
@@ -42,12 +42,11 @@ export type AppDeps = AnswerDeps & {
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
 }
 
+type Exchanged = RequestContext | Pick<RequestContext, 'request' | 'response'>
+
 export function createApp(deps: AppDeps) {
   const { limits, hosts, respond } = deps
-  const contextOf = createContexts()
-  const entered = Symbol('entered')
-
-  const refuse = (request: IncomingMessage, response: ServerResponse, error: unknown): void =>
+  const refuse = ({ request, response }: Exchanged, error: unknown): void =>
     void respond.failed(request, response, error)
 
   const holdsLeaf = ({ url = '' }: IncomingMessage): boolean => {
@@ -59,9 +58,11 @@ export function createApp(deps: AppDeps) {
    * Counts a request of this gateway, once, and validates it. Undefined if it was refused and
    * answered.
    */
-  function enter(request: IncomingMessage, response: ServerResponse): RequestContext | undefined {
-    if (entered in response) return contextOf(request, response)
-    deps.watch(request, response).requestId = deps.requestIds.next(request)
+  function enter(exchanged: Exchanged): RequestContext | undefined {
+    const { request, response } = exchanged
+    const exchange = deps.watch(request, response)
+    if (exchange.context) return exchange.context
+    exchange.requestId = deps.requestIds.next(request)
     // Replaces an id set by the mounting application: the response must carry the id in our log.
     response.removeHeader(requestIdHeader)
     // Node would read the unused body of a GET to its end before the next request: close the
@@ -70,65 +71,64 @@ export function createApp(deps: AppDeps) {
     try {
       const refused = limits.enter(request, response, () => holdsLeaf(request))
       // Not thrown, since throwing would be a tenth of the cost of a refusal.
-      if (refused) return void refuse(request, response, refused)
+      if (refused) return void refuse(exchanged, refused)
       refuseExpectation(request, response)
-      const { path, search } = contextOf(request, response).target
+      const context = 'target' in exchanged ? exchanged : readContext(request, response)
+      const { path, search } = context.target
       // Reduces an absolute URL to its path: a mounted router reads nothing else.
       if (!request.url?.startsWith('/')) request.url = search === '' ? path : `${path}?${search}`
-      Object.assign(response, { [entered]: true })
-      return contextOf(request, response)
+      exchange.context = context
+      return context
     } catch (error) {
-      refuse(request, response, error)
+      refuse(exchanged, error)
       return undefined
     }
   }
 
-  type Exchanged = Pick<RequestContext, 'request' | 'response'>
-
   /** Passes the request on if none of these routes is for its path. */
-  function answerBy(routes: readonly Route[] = [], path: string, { request, response }: Exchanged, next: Next): void {
+  function answerBy(routes: readonly Route[] = [], path: string, exchanged: Exchanged, next: Next): void {
     const route = routes.find(({ at }) => at.test(path))
     if (!route) return next()
-    deps.watch(request, response).route = route.name
-    const entered = enter(request, response)
-    if (!entered) return
-    const kind = route.costs?.(entered)
-    const refused = kind && limits.charge(kind, request)
-    if (refused) refuse(request, response, refused)
-    else route.answer(entered, next)
+    deps.watch(exchanged.request, exchanged.response).route = route.name
+    const context = enter(exchanged)
+    if (!context) return
+    const kind = route.costs?.(context)
+    const refused = kind && limits.charge(kind, context.request)
+    if (refused) refuse(context, refused)
+    else route.answer(context, next)
   }
 
   /**
    * Allows the methods of content for redirects too, since browsers refuse a redirected preflight.
    */
-  function read(request: IncomingMessage, response: ServerResponse, answer: () => void): void {
-    const { method = '' } = request
+  function read(context: RequestContext, answer: () => void): void {
+    const { method = '' } = context.request
     if (method === 'GET' || method === 'HEAD') return answer()
-    if (method === 'OPTIONS') return respond.send({ request, response }, preflight(request, readMethods))
-    refuse(request, response, methodRefused(`method ${method} is not allowed: content is read with GET`, readMethods))
+    if (method === 'OPTIONS') return respond.send(context, preflight(context.request, readMethods))
+    refuse(context, methodRefused(`method ${method} is not allowed: content is read with GET`, readMethods))
   }
 
   function content(context: RequestContext, place: ContentPlace, next: Next): void {
     const { request, response } = context
     deps.watch(request, response).route = place.namespace
-    read(request, response, () => {
-      if (!place.own && request.headers['service-worker'] !== undefined)
-        return refuse(request, response, noServiceWorker())
+    read(context, () => {
+      if (!place.own && request.headers['service-worker'] !== undefined) return refuse(context, noServiceWorker())
       answerContent(context, place, deps, next)
     })
   }
 
-  function located({ request, response }: Exchanged, found: Located, next: Next): void {
-    const context = enter(request, response)
+  function located(exchanged: Exchanged, found: Located, next: Next): void {
+    const context = enter(exchanged)
     if (!context) return
-    if (found.kind === 'moved') read(request, response, () => respond.send(context, moved(found.location)))
+    if (found.kind === 'moved') read(context, () => respond.send(context, moved(found.location)))
     else if (found.kind !== 'by-path') content(context, found.place, next)
   }
 
-  function byPath(path: string, { request, response }: Exchanged, next: Next): void {
-    answerBy(deps.routes, path, { request, response }, (error) => {
+  function byPath(path: string, exchanged: Exchanged, next: Next): void {
+    answerBy(deps.routes, path, exchanged, (error) => {
       if (error !== undefined || !contentUrl.test(path)) return next(error)
-      const context = enter(request, response)
+      const { request } = exchanged
+      const context = enter(exchanged)
       const place = context && sharedPlace(context.target, baseOf(request), hosts.keyOf(request))
       if (!place) return
       const isRead = request.method === 'GET' || request.method === 'HEAD'
@@ -142,22 +142,22 @@ export function createApp(deps: AppDeps) {
   function answer(exchanged: Exchanged, pass: () => void): void {
     const { request, response } = exchanged
     const fail = (error: unknown): void => {
-      if (enter(request, response)) refuse(request, response, error)
+      if (enter(exchanged)) refuse(exchanged, error)
     }
     const next: Next = (error) => (error === undefined ? pass() : fail(error))
     try {
-      const context = quietly(() => contextOf(request, response))
+      const context = 'target' in exchanged ? exchanged : quietly(() => readContext(request, response))
       // A malformed request for another path may be one that the mounting application handles.
       if (!context) return byPath(pathIn(request), exchanged, next)
       const { path } = context.target
       // The host decides before the path.
       const found = hosts.locate(request, context.target)
-      if (found.kind === 'by-path') return byPath(path, exchanged, next)
-      if (found.kind !== 'site') return located(exchanged, found, next)
+      if (found.kind === 'by-path') return byPath(path, context, next)
+      if (found.kind !== 'site') return located(context, found, next)
       // A host without a DNSLink may belong to the mounting application, so it is not counted yet.
       hosts
         .hasLink(found.name, context.signal)
-        .then((has) => (has ? located(exchanged, found, next) : byPath(path, exchanged, next)))
+        .then((has) => (has ? located(context, found, next) : byPath(path, context, next)))
         .catch(fail)
     } catch (error) {
       fail(error)
@@ -165,8 +165,8 @@ export function createApp(deps: AppDeps) {
   }
 
   const handler: RequestListener = (request, response) => {
-    const context = enter(request, response)
-    const otherwise: Next = (error) => refuse(request, response, error ?? noSuchPath(request))
+    const context = enter({ request, response })
+    const otherwise: Next = (error) => refuse({ request, response }, error ?? noSuchPath(request))
     if (context)
       within(deps.trace, request, () =>
         answer(context, () => answerBy(deps.ownRoutes, context.target.path, context, otherwise)),

@@ -8,7 +8,14 @@ import type { AccessMode, Log } from '../../core/log.ts'
 import type { SpanFacts, Trace } from '../../core/wire/trace.ts'
 import type { FailedRequest, RequestRecord } from '../../observe/requests.ts'
 import { type Answered, type RequestCounts, sourceOf } from '../../observe/requests.ts'
-import { HttpRefusal, hasBody, type ParserRefusal, type RequestHead, requestIdHeader } from './request.ts'
+import {
+  HttpRefusal,
+  hasBody,
+  type ParserRefusal,
+  type RequestContext,
+  type RequestHead,
+  requestIdHeader,
+} from './request.ts'
 
 /** The route that handled a request; `none` if none of this gateway's. */
 export type RouteName = 'ipfs' | 'ipns' | 'add' | 'rpc' | 'openapi' | 'routing' | 'proxy' | 'front' | 'none'
@@ -26,6 +33,8 @@ export class Exchange {
    * earlier makes Node process all of them one by one.
    */
   requestId: string | undefined
+  /** The request as parsed, once a route has it. */
+  context: RequestContext | undefined
   /** The client's address, kept because a closed socket has none. */
   client: string | undefined
   route: RouteName = 'none'

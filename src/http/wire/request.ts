@@ -94,23 +94,6 @@ export function readContext(request: IncomingMessage, response: ServerResponse):
   return { request, response, target, signal: left.signal }
 }
 
-/**
- * Caches the contexts of requests in progress; one is parsed again only if its URL was changed. The
- * cache is a property of the response: a WeakMap entry that refers to its key survives every young
- * collection, and with it the complete request.
- */
-export function createContexts(): (request: IncomingMessage, response: ServerResponse) => RequestContext {
-  const key = Symbol('context')
-  type Read = { readonly url: string | undefined; readonly context: RequestContext }
-  return (request, response: ServerResponse & { [key]?: Read }) => {
-    const known = response[key]
-    if (known && known.url === request.url) return known.context
-    const context = readContext(request, response)
-    response[key] = { url: request.url, context }
-    return context
-  }
-}
-
 type RefusalOptions = Omit<FailureOptions, 'facts'> & {
   readonly status: number
   /** Of the response, such as `Allow`. */
