@@ -93,9 +93,8 @@ export function createApp(deps: AppDeps) {
     const context = enter(exchanged)
     if (!context) return
     const kind = route.costs?.(context)
-    const refused = kind && limits.charge(kind, context.request)
-    if (refused) refuse(context, refused)
-    else route.answer(context, next)
+    if (kind) limits.charge(kind, context.request)
+    route.answer(context, next)
   }
 
   /**

@@ -107,14 +107,14 @@ export function createLimits(options: LimitOptions) {
     wouldRefuse: (request: IncomingMessage): boolean =>
       inFlight >= max || (bucketOf('requests', request)?.waitMs ?? 0) > 0,
     /**
-     * Charges a costly operation to the client of an admitted request. Returns a Failure if the
+     * Charges a costly operation to the client of an admitted request. Throws a Failure if the
      * client's budget is empty.
      */
-    charge(kind: CostlyKind, request: IncomingMessage): Failure | undefined {
+    charge(kind: CostlyKind, request: IncomingMessage): void {
       const bucket = bucketOf(kind, request)
-      if (!bucket || bucket.take()) return undefined
+      if (!bucket || bucket.take()) return
       rateLimited[kind]++
-      return tooMany(kind, bucket)
+      throw tooMany(kind, bucket)
     },
     /**
      * Admits a request, or returns the reason against it. It counts until its response is closed.

@@ -19,13 +19,13 @@ import { after, type Clock, type Soon } from '../../core/clock.ts'
 import { Failure, isFailure, malformed } from '../../core/failure.ts'
 import { oneOf } from '../../core/wire/http.ts'
 import type { Names } from '../../names/names.ts'
-import { RequestRecord } from '../../observe/requests.ts'
+import type { RequestRecord } from '../../observe/requests.ts'
 import type { Retrieval } from '../../retrieval/retrieval.ts'
 import type { Session, VisitNames } from '../../retrieval/session.ts'
 import type { Compression } from '../compression.ts'
 import type { ContentPlace } from '../hosts.ts'
-import type { CostlyKind, Limits } from '../limits.ts'
-import { exchangeOf } from '../wire/exchange.ts'
+import type { Limits } from '../limits.ts'
+import { newRecord } from '../wire/exchange.ts'
 import type { Mode, Respond } from '../wire/problem.ts'
 import type { RequestContext, RequestTarget } from '../wire/request.ts'
 import type { PendingResponses } from '../wire/write.ts'
@@ -66,9 +66,7 @@ export function answerContent(
   broke: (error: unknown) => void,
 ): void {
   const { request, response } = context
-  const requestRecord = new RequestRecord(deps.tiers)
-  const exchange = exchangeOf(response)
-  if (exchange) exchange.requestRecord = requestRecord
+  const requestRecord = newRecord(response, deps.tiers)
   const asking: Asking = { ...context, deps, place, requestRecord, epoch: deps.hot.epoch, session: undefined }
   const end = () => asking.session?.end()
   const fail = (error: unknown) => {
@@ -90,12 +88,6 @@ export function answerContent(
   } catch (error) {
     fail(error)
   }
-}
-
-/** Throws if the client's budget is empty. */
-function charge(kind: CostlyKind, request: IncomingMessage, { limits }: AnswerDeps): void {
-  const refused = limits.charge(kind, request)
-  if (refused) throw refused
 }
 
 function cacheWishes(header: string | undefined): { onlyIfCached: boolean; noCache: boolean } {
@@ -124,7 +116,11 @@ function answer(asking: Asking): Soon<void> {
   const asked = cacheWishes(request.headers['cache-control'])
   const wishes = { signal, requestRecord, client, ...asked, ...(place.provider && { onlyIfCached: true }) }
   const open = (more: { readonly waitedMs?: number; readonly visitNames?: VisitNames }): AskedContent => {
-    const session = deps.retrieval.session({ ...wishes, ...more, beforeMiss: () => charge('misses', request, deps) })
+    const session = deps.retrieval.session({
+      ...wishes,
+      ...more,
+      beforeMiss: () => deps.limits.charge('misses', request),
+    })
     return Object.assign(asking, { session })
   }
   if (path) {
@@ -240,7 +236,7 @@ function find(
   if (negotiated.as === 'ipns-record') {
     throw malformed('content has no IPNS record; keys do: /ipns/<key>')
   }
-  if (exported.has(negotiated.as) && request.method === 'GET') charge('exports', request, deps)
+  if (exported.has(negotiated.as) && request.method === 'GET') deps.limits.charge('exports', request)
   const format = negotiated.as === 'file' ? undefined : formats.get(negotiated.as)
   const revision = exported.has(negotiated.as) ? deps.denyRevision() : undefined
   const wanted = { query: target.query, parameters: negotiated.parameters, revision }

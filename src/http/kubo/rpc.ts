@@ -3,11 +3,10 @@
 
 import { type Failure, isFailure } from '../../core/failure.ts'
 import { isFromAnotherSite } from '../../core/wire/http.ts'
-import { RequestRecord } from '../../observe/requests.ts'
 import { refuseStranger } from '../add/upload-auth.ts'
 import type { CostlyKind } from '../limits.ts'
 import type { Route } from '../route.ts'
-import { exchangeOf, noteToken } from '../wire/exchange.ts'
+import { newRecord, noteToken } from '../wire/exchange.ts'
 import { statusOf } from '../wire/problem.ts'
 import { HttpRefusal, hasBody, type RequestContext, type RequestTarget } from '../wire/request.ts'
 import { closeAfter, cutWhenStalled } from '../wire/write.ts'
@@ -60,13 +59,8 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   const { request, response, target, signal } = context
   const to = { request, response, deps }
   const { query } = target
-  const requestRecord = new RequestRecord(deps.tiers)
-  const exchange = exchangeOf(response)
-  if (exchange) exchange.requestRecord = requestRecord
-  const beforeMiss = () => {
-    const refused = deps.limits.charge('misses', request)
-    if (refused) throw refused
-  }
+  const requestRecord = newRecord(response, deps.tiers)
+  const beforeMiss = () => deps.limits.charge('misses', request)
   const session = deps.retrieval.session({ signal, requestRecord, beforeMiss })
   response.setHeader('X-Content-Type-Options', 'nosniff')
   // Kubo sends no Cache-Control, so a cache might keep an error, or the pins that only a client

@@ -6,8 +6,14 @@ import { createTokenBucket, type TokenBucket } from '../../core/counting/token-b
 import type { Failure } from '../../core/failure.ts'
 import type { AccessMode, Log } from '../../core/log.ts'
 import type { SpanFacts, Trace } from '../../core/wire/trace.ts'
-import type { FailedRequest, RequestRecord } from '../../observe/requests.ts'
-import { type Answered, type RequestCounts, sourceOf } from '../../observe/requests.ts'
+
+import {
+  type Answered,
+  type FailedRequest,
+  type RequestCounts,
+  RequestRecord,
+  sourceOf,
+} from '../../observe/requests.ts'
 import {
   HttpRefusal,
   hasBody,
@@ -96,6 +102,14 @@ export function noteToken(response: Noted, name: string | undefined): void {
 
 /** The exchange of a response; undefined if it is not watched. */
 export const exchangeOf = (response: Noted): Exchange | undefined => response[key]
+
+/** The record of what this request retrieves. `tiers`: names, fastest first. */
+export function newRecord(response: Noted, tiers: readonly string[]): RequestRecord {
+  const requestRecord = new RequestRecord(tiers)
+  const exchange = response[key]
+  if (exchange) exchange.requestRecord = requestRecord
+  return requestRecord
+}
 
 /** Bytes of a body that nobody reads are counted as they arrive, too. */
 function countBody(request: IncomingMessage, exchange: Exchange): void {
