@@ -23,16 +23,10 @@ type CompressionCounts = {
   busy: number
 }
 
-type CompressionOptions = {
-  readonly isOn: boolean
-  /** The maximum number of concurrent compressions. Their threads also read files. */
-  readonly max?: number
-  /**
-   * The maximum number of compressed streams: a slow client occupies one for long, with some MiB of
-   * memory.
-   */
-  readonly maxStreams?: number
-}
+// Concurrent compressions: their threads also read files.
+const max = 2
+// A slow client occupies a compressed stream for long, with some MiB of memory.
+const maxStreams = 8
 
 const { BROTLI_PARAM_QUALITY, BROTLI_PARAM_SIZE_HINT, BROTLI_PARAM_LGWIN } = constants
 const { ZSTD_c_compressionLevel, ZSTD_c_windowLog } = constants
@@ -68,7 +62,7 @@ const coders = {
   },
 } as const
 
-export function createCompression({ isOn, max = 2, maxStreams = 8 }: CompressionOptions) {
+export function createCompression({ isOn }: { readonly isOn: boolean }) {
   const inProgress = new Map<string, Promise<Buffer | undefined>>()
   const counts: CompressionCounts = { made: { br: 0, zstd: 0, gzip: 0 }, busy: 0 }
   const parse = remembered(acceptedOf)

@@ -12,15 +12,7 @@ import type { ContentPlace } from '../hosts.ts'
 import { corsHeaders, corsRequests } from '../wire/cors.ts'
 import type { Mode } from '../wire/problem.ts'
 import type { RequestContext, RequestTarget } from '../wire/request.ts'
-import {
-  cutWhenStalled,
-  type Document,
-  endWith,
-  notAsPromised,
-  onceSent,
-  type PendingResponses,
-  writeAll,
-} from '../wire/write.ts'
+import { type Document, endWhole, notAsPromised, type PendingResponses, writeAll } from '../wire/write.ts'
 import type { Tags } from './body.ts'
 import { type Coding, codedHeaders, codedTag, rangeFor } from './negotiate.ts'
 import { type CodedBody, type Found, type ResponseCache, unchangedHeaders } from './response-cache.ts'
@@ -67,9 +59,8 @@ export function sendCached(
 ): void {
   requestRecord.tierHit('responses')
   response.writeHead(status, [...head.headers])
-  if (body) endWith(response, body)
+  if (body) endWhole(response, body, deps)
   else response.end()
-  cutWhenStalled(response, deps.stalledMs)
 }
 
 /** `etag`: of the client's copy. */
@@ -128,14 +119,7 @@ function deliverComplete(asked: Asked, answer: Answer, plan: Plan, complete: Uin
   // After writeHead, so that Node has validated these headers; cached responses skip that check.
   keepReady(asked, answer, { ...plan, headers }, complete)
   if (request.method === 'HEAD') return void response.end()
-  const isCopied = endWith(response, complete.subarray(plan.from, plan.to))
-  if (isCopied) answer.release?.()
-  else if (answer.release) onceSent(response, answer.release)
-  cutWhenStalled(
-    response,
-    deps.stalledMs,
-    isCopied ? undefined : { pendingResponses: deps.pendingResponses, buffer: complete.buffer },
-  )
+  endWhole(response, complete.subarray(plan.from, plan.to), deps, answer.release)
 }
 
 /**
@@ -164,8 +148,7 @@ async function deliverCoded(
   if (!known) keepReady(asked, answer, { ...plan, headers: sized(plan) }, complete, { coding, body: made })
   answer.release?.()
   if (request.method === 'HEAD') return void response.end()
-  endWith(response, made)
-  cutWhenStalled(response, deps.stalledMs)
+  endWhole(response, made, deps)
 }
 
 /** Streams a body, compressed if the limit allows; a small one of unknown size is sent as a whole. */

@@ -158,31 +158,32 @@ export function endWith(response: ServerResponse, bytes: Uint8Array): boolean {
 const latin1 = ({ buffer, byteOffset, byteLength }: Uint8Array): string =>
   Buffer.from(buffer, byteOffset, byteLength).toString('latin1')
 
-/** Calls `release` when the kernel has taken the complete ended response; never if it does not. */
-export function onceSent(response: ServerResponse, release: () => void): void {
-  if (response.writableFinished) release()
-  else response.once('finish', release)
+/** Ends a response with its bytes, and calls `release` when they are taken; never if they are not. */
+export function endWhole(
+  response: ServerResponse,
+  bytes: Uint8Array,
+  { stalledMs, pendingResponses }: Pick<WriteOptions, 'stalledMs' | 'pendingResponses'>,
+  release?: () => void,
+): void {
+  const isCopied = endWith(response, bytes)
+  if (isCopied || response.writableFinished) release?.()
+  else if (release) response.once('finish', release)
+  if (cutWhenStalled(response, stalledMs) || isCopied || !pendingResponses) return
+  const endPending = pendingResponses.hold(bytes.buffer, () => reset(response))
+  response.once('close', endPending)
 }
 
 /**
  * Starts the write timeout for a response that was ended with all its bytes. Free if the socket
- * took everything at once, as it reports.
+ * took everything at once, as it reports; then returns true.
  */
-export function cutWhenStalled(response: ServerResponse, stalledMs: number, held?: Held): boolean {
+export function cutWhenStalled(response: ServerResponse, stalledMs: number): boolean {
   const { socket } = response
   if (socket !== null && socket.writableLength === 0) return true
   // The socket's timer restarts with every byte that the client reads.
   response.setTimeout(stalledMs, () => reset(response))
-  if (held)
-    response.once(
-      'close',
-      held.pendingResponses.hold(held.buffer, () => reset(response)),
-    )
   return false
 }
-
-/** The memory of a response until its client has read it. */
-export type Held = { readonly pendingResponses: PendingResponses; readonly buffer: ArrayBufferLike }
 
 /** After the first byte, only a reset can tell the client that the response failed. */
 export function reset(response: ServerResponse): void {
