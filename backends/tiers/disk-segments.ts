@@ -247,6 +247,8 @@ export function createSegments(options: SegmentsOptions) {
   }
 
   async function readTail(tail: Segment, isRecent = true): Promise<void> {
+    // Its files are closed, and may be closed once: others may have their descriptors by now.
+    if (tail.isGone) return
     tail.readers++
     try {
       for (let isMore = true; isMore && tail.keys !== undefined && !tail.isGone; ) {

@@ -2,14 +2,28 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
-import { mkdir, mkdtemp, readdir, readFile, rm, stat, symlink, truncate, writeFile } from 'node:fs/promises'
+import {
+  mkdir,
+  mkdtemp,
+  open as openFile,
+  readdir,
+  readFile,
+  rm,
+  stat,
+  symlink,
+  truncate,
+  utimes,
+  writeFile,
+} from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { disk } from '../../backends/tiers/disk.ts'
+import { createSegments } from '../../backends/tiers/disk-segments.ts'
 import { systemClock } from '../../src/core/clock.ts'
-import { createAtOnce } from '../../src/core/disk/at-once.ts'
+import { type AtOnce, createAtOnce } from '../../src/core/disk/at-once.ts'
 import { createBuffers } from '../../src/core/disk/buffers.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
@@ -265,6 +279,31 @@ test('killed while dropping a segment → remainder removed', async () => {
   await rm(join(path, files.find((name) => name.endsWith('.data')) ?? ''))
   assert.equal(await open(path).get(block(1).cid), undefined)
   assert.deepEqual(await readdir(path), [])
+})
+
+test("another process's dropped segment → its file is closed once", async () => {
+  const path = await tempFolder()
+  // Every look at the folder takes a thread.
+  const atOnce: AtOnce = { may: () => false, run: (_began, read) => read(), began: () => () => {}, readByThread() {} }
+  const make = () => createSegments({ path, isAlone: false, maxBytes: 4 << 20, clock: systemClock, atOnce })
+  const [other, own] = [make(), make()]
+  await other.put([block(0)])
+  await other.close()
+  const [first = ''] = await readdir(path)
+  const past = new Date(1_700_000_000_000)
+  for (let seed = 1; existsSync(join(path, first)); seed++) {
+    // The folder seems unchanged, as to a look that began before the segment was dropped.
+    await utimes(path, past, past)
+    await own.put([block(seed)])
+    await sleep(5)
+  }
+  await utimes(path, past, past)
+  const files = await Promise.all(range(0, 12).map(() => openFile(path)))
+  await own.has(block(0).cid)
+  await sleep(50)
+  for (const file of files) await file.stat()
+  for (const file of files) await file.close()
+  await own.close()
 })
 
 test('removed folder → recreated; oversized block → not stored', async () => {
