@@ -292,6 +292,19 @@ test('no probes → unhealthy upstream tried once a second', async () => {
   await assert.rejects(enter(), { kind: 'unavailable' })
 })
 
+test('unhealthy with a budget → never asked beyond it', async () => {
+  const { clock, health, enter, failAt } = make({ perMinute: 5 })
+  await failAt(3)
+  for (let tried = 0; tried < 30; tried++) {
+    await clock.advance(1001)
+    await enter().then(
+      (ask) => ask.failed(failure('upstream-error')),
+      () => {},
+    )
+  }
+  assert.equal(health.counts.asked, 5)
+})
+
 test('probe decides compatibility; incompatible → no retry time', () => {
   const { health, state } = make()
   health.probed({ ...report, usable: false })

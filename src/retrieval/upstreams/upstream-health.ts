@@ -182,9 +182,10 @@ export class UpstreamHealth {
   state(key: string, wasAsked = false): Standing {
     const now = this.#now
     const out = this.#outAt(now)
-    if (out) return { state: out.state, untilMs: leftMs(out, now), backInMs: this.#backInMs(out, wasAsked, now) }
-    const untilMs = this.#budgetWaitMs(key, now)
-    return untilMs > 0 ? { state: 'budget-exhausted', untilMs, backInMs: untilMs } : readyState
+    const waitMs = this.#budgetWaitMs(key, now)
+    const backInMs = out ? Math.max(waitMs, this.#backInMs(out, wasAsked, now)) : waitMs
+    if (out) return { state: out.state, untilMs: leftMs(out, now), backInMs }
+    return waitMs > 0 ? { state: 'budget-exhausted', untilMs: waitMs, backInMs } : readyState
   }
 
   #backInMs(out: Outage, wasAsked: boolean, now: number): number {
