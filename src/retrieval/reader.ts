@@ -5,7 +5,6 @@
 //   flight that this reader follows ─► slow tiers ─► negative cache ─► flight of the block or DAG
 //                                         └── late ──► beside them, until one has it
 //   and before "not found" of a block that may be here: the tiers once more
-
 import type { CID } from 'multiformats/cid'
 import { blockKey, codec, isIdentity, isProvable } from '../core/cid.ts'
 import { after, type Clock, orAborted, type Soon, withDeadline } from '../core/clock.ts'
@@ -18,7 +17,7 @@ import { type Absence, isAbsence, type NegativeCache, pathOf, type Searches } fr
 import { ReadAhead, type ReadAheadBudget } from './read-ahead.ts'
 import { type DagWant, type Expected, Guard, type Place, type Session, type SessionOptions } from './session.ts'
 import type { TierHit, TierLookup, TierStack } from './tiers/tier-stack.ts'
-import { type AskKind, type Attempts, outcomeOf, overloaded, type Wanting } from './upstreams/attempts.ts'
+import { type AskKind, outcomeOf, overloaded, type Wanting } from './upstreams/attempts.ts'
 import type { Pool } from './upstreams/pool.ts'
 
 /** The parts that all requests share. */
@@ -123,7 +122,7 @@ class Reader extends Guard implements Session {
     this.#ahead?.end()
     this.#giveUp()
     this.signal.removeEventListener('abort', this.#giveUp)
-    this.#leaveFlight()
+    this.leaveFlight(this.#followed)
   }
 
   #get(cid: CID, around: Place | undefined): Soon<Uint8Array> {
@@ -183,15 +182,14 @@ class Reader extends Guard implements Session {
   }
 
   get followed(): Flight | undefined {
-    if (this.#followed?.isOver) this.#leaveFlight()
+    if (this.#followed?.isOver) this.leaveFlight(this.#followed)
     return this.#followed
   }
 
-  #leaveFlight(): void {
-    const flight = this.#followed
-    if (!flight) return
+  leaveFlight(flight: Flight | undefined): void {
+    if (!flight || flight !== this.#followed) return
     // The parts of a file, and the upstreams that brought them.
-    if (this.options.requestRecord.brought.length > 1) this.#note(flight)
+    if (this.options.requestRecord.brought.length > 1) this.note(flight)
     this.#followed = undefined
     flight.unfollow()
   }
@@ -249,69 +247,18 @@ class Reader extends Guard implements Session {
     return isFailure(this.signal.reason) ? this.signal.reason : cancelled()
   }
 
-  // Absences: a remembered one fails a request at once; a new one is remembered for others, and a
-  // background search follows.
-
-  /** Throws where no upstream is to be asked. */
-  beforeUpstreams(cid: CID, around: DagWant | undefined): void {
-    if (this.hasBegun) return
-    this.#refuseRemembered(cid, around)
-    if (this.remainingMs === 0) throw noTimeLeft(cid)
+  /** Once, and not after the first byte: the client asks for something that has to be fetched. */
+  charge(): void {
     const isFirst = !this.#isCharged
     this.#isCharged = true
     if (isFirst) this.options.beforeMiss?.()
   }
 
-  #refuseRemembered(cid: CID, around: DagWant | undefined): void {
-    const { notFound } = this.shared
-    if (this.options.noCache) return notFound.forget(cid)
-    const path = around && isSameBlock(cid, around.cid) ? pathOf(around) : ''
-    const memory = notFound.find(cid, path) ?? (path === '' ? undefined : notFound.find(cid, ''))
-    // An upstream that could not be asked then may have it now.
-    if (!memory || memory.absence.facts.unasked) return
-    for (const attempt of memory.attempts) this.options.requestRecord.attempt(attempt)
-    throw withRetry(memory.absence, memory.forMs)
-  }
-
-  /** Once, however many blocks fail with it. */
-  #note(flight: Flight): void {
+  /** Its attempts go into the request record once, however many blocks fail with it. */
+  note(flight: Flight): void {
     if (this.#noted === flight) return
     this.#noted = flight
     for (const attempt of flight.attempts.list()) this.options.requestRecord.attempt(attempt)
-  }
-
-  /**
-   * The failure of a block that a flight did not bring: a new absence is remembered for others, and
-   * a background search begins. `beganLate`: too little time was left when the request joined the
-   * flight. Undefined: the block is requested alone.
-   */
-  failureOf(cid: CID, { flight, around }: Wait, beganLate: boolean, error: unknown): Failure | undefined {
-    const { notFound, searches } = this.shared
-    const { attempts } = flight
-    const asked = around && isSameBlock(cid, around.cid) ? around : undefined
-    const isLate = isFailure(error, 'timeout')
-    const isCrowded = isLate && (beganLate || attempts.hasBeenCrowded())
-    const failure = isCrowded ? this.#crowded(cid, attempts) : isFailure(error) ? error : internal(error)
-    if (failure.kind !== 'cancelled') this.#note(flight)
-    if (this.#followed === flight) this.#leaveFlight()
-    // Below a path, "not found" may mean the path: only the root alone can tell whether the root is
-    // there.
-    const mayBePath = failure.kind === 'not-found' && asked && asked.segments.length > 0
-    if (mayBePath) return undefined
-    const path = pathOf(asked)
-    const isAbsent = !isCrowded && !this.hasBegun && isAbsence(failure)
-    const memory = isAbsent && (notFound.find(cid, path) ?? notFound.remember(cid, path, failure, attempts.list()))
-    // The flight goes on as a search, for a client that asks again.
-    const running = isLate && !flight.isOver && !this.hasBegun ? flight : undefined
-    if (isAbsent || running) searches.begin(cid, asked, this.options.client ?? '', running)
-    return memory && !failure.facts.unasked ? withRetry(failure, memory.forMs) : failure
-  }
-
-  /** It waited for an upstream to recover until its time was over. */
-  #crowded(cid: CID, attempts: Attempts): Failure {
-    return attempts.wasRefused()
-      ? outcomeOf(cid, attempts.failures, this.shared.pool.plan('block', cid))
-      : overloaded(cid)
   }
 }
 
@@ -380,7 +327,7 @@ class BlockRead implements FlightReader {
   async #fromUpstreams(around: Place | undefined): Promise<Uint8Array> {
     const { shared, asker } = this.#reader
     const cid = this.#cid
-    this.#reader.beforeUpstreams(cid, around)
+    this.#refuse(around)
     const flight = around && this.#reader.chooseFlight(cid, around)
     const bytes = flight && (await this.#waitIn(flight, around))
     if (bytes) return bytes
@@ -410,7 +357,7 @@ class BlockRead implements FlightReader {
   fail(error: unknown): void {
     const wait = this.#endWait()
     if (!wait) return
-    this.#failure = this.#reader.failureOf(this.#cid, wait, this.#beganLate, error)
+    this.#failure = this.#failureOf(error, wait)
     if (this.#failure) wait.reject(this.#failure)
     else wait.resolve(undefined)
   }
@@ -479,6 +426,58 @@ class BlockRead implements FlightReader {
     this.#stopTimer?.()
     this.#reader.reads.delete(this)
     this.#endWait()?.flight.leave(this)
+  }
+
+  // Absences: a remembered one fails a request at once; a new one is remembered for others, and a
+  // background search follows.
+
+  /** The entity that begins with this block. */
+  #entityOf(around: DagWant | undefined): DagWant | undefined {
+    return around && isSameBlock(this.#cid, around.cid) ? around : undefined
+  }
+
+  /** Throws where no upstream is to be asked. */
+  #refuse(around: DagWant | undefined): void {
+    const { hasBegun, options, remainingMs, shared } = this.#reader
+    if (hasBegun) return
+    const cid = this.#cid
+    const { notFound } = shared
+    if (options.noCache) notFound.forget(cid)
+    const memory = notFound.find(cid, pathOf(this.#entityOf(around))) ?? notFound.find(cid, '')
+    // An upstream that could not be asked then may have it now.
+    if (memory && !memory.absence.facts.unasked) {
+      for (const attempt of memory.attempts) options.requestRecord.attempt(attempt)
+      throw withRetry(memory.absence, memory.forMs)
+    }
+    if (remainingMs === 0) throw noTimeLeft(cid)
+    this.#reader.charge()
+  }
+
+  /** A block that nobody has brought. Undefined: it is requested alone. */
+  #failureOf(error: unknown, { flight, around }: Wait): Failure | undefined {
+    const { hasBegun, options, shared } = this.#reader
+    const { notFound, pool, searches } = shared
+    const { attempts } = flight
+    const cid = this.#cid
+    const asked = this.#entityOf(around)
+    const isLate = isFailure(error, 'timeout')
+    const isCrowded = isLate && (this.#beganLate || attempts.hasBeenCrowded())
+    let failure = isFailure(error) ? error : internal(error)
+    // It waited for an upstream to recover until its time was over.
+    if (isCrowded && attempts.wasRefused()) failure = outcomeOf(cid, attempts.failures, pool.plan('block', cid))
+    else if (isCrowded) failure = overloaded(cid)
+    if (failure.kind !== 'cancelled') this.#reader.note(flight)
+    this.#reader.leaveFlight(flight)
+    // Below a path, "not found" may mean the path: only the root alone can tell whether the root is
+    // there.
+    if (failure.kind === 'not-found' && asked && asked.segments.length > 0) return undefined
+    const path = pathOf(asked)
+    const isAbsent = !isCrowded && !hasBegun && isAbsence(failure)
+    const memory = isAbsent && (notFound.find(cid, path) ?? notFound.remember(cid, path, failure, attempts.list()))
+    // The flight goes on as a search, for a client that asks again.
+    const running = isLate && !flight.isOver && !hasBegun ? flight : undefined
+    if (isAbsent || running) searches.begin(cid, asked, options.client ?? '', running)
+    return memory && !failure.facts.unasked ? withRetry(failure, memory.forMs) : failure
   }
 
   /**
