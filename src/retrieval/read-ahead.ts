@@ -52,10 +52,8 @@ export class ReadAhead {
   readonly #ahead = new Map<string, Ahead>()
   #bytes = 0
   #windowBytes = minWindowBytes
-  /** Blocks ahead after the last look at what comes next. */
-  #size = 0
-  /** Others may come next, or more of them be wanted. */
-  #isStale = true
+  /** More blocks ahead than these need no look at what comes next. */
+  #enough = Number.POSITIVE_INFINITY
   #stopTimer: (() => void) | undefined
 
   constructor(options: ReadAheadOptions) {
@@ -68,7 +66,7 @@ export class ReadAhead {
     this.#restartTimer()
     // A directory of 100,000 names is 30,000 small blocks: to look at the next 64 behind each would
     // be a quarter of its listing.
-    if (!this.#isStale && this.#ahead.size > this.#size * 0.75) return
+    if (this.#ahead.size > this.#enough) return
     const known = new Set<string>()
     // Links that repeat, or hold their content themselves, bring nothing to ask for.
     let skipped = 0
@@ -82,8 +80,7 @@ export class ReadAhead {
       known.add(key)
     }
     for (const [key, entry] of this.#ahead) if (!known.has(key)) this.#drop(key, entry)
-    this.#size = this.#ahead.size
-    this.#isStale = false
+    this.#enough = this.#ahead.size * 0.75
   }
 
   /** True if it is being read ahead. */
@@ -97,7 +94,7 @@ export class ReadAhead {
     const key = blockKey(cid)
     const entry = this.#ahead.get(key)
     const isWaitedFor = entry?.isHere === false
-    this.#isStale ||= !entry || (isWaitedFor && this.#windowBytes < maxWindowBytes)
+    if (!entry || (isWaitedFor && this.#windowBytes < maxWindowBytes)) this.#enough = Number.POSITIVE_INFINITY
     if (!entry) return undefined
     if (isWaitedFor) this.#windowBytes = Math.min(maxWindowBytes, this.#windowBytes * 2)
     this.#drop(key, entry)
@@ -125,7 +122,7 @@ export class ReadAhead {
       },
       // No reader waits for it yet: a reader that wants it asks again.
       () => {
-        this.#isStale = true
+        this.#enough = Number.POSITIVE_INFINITY
         if (this.#ahead.get(key) === entry) this.#drop(key, entry)
       },
     )
@@ -156,7 +153,7 @@ export class ReadAhead {
     this.#stopTimer?.()
     this.#stopTimer = this.#options.clock.after(idleMs, () => {
       this.#windowBytes = minWindowBytes
-      this.#isStale = true
+      this.#enough = Number.POSITIVE_INFINITY
       const [, ...rest] = this.#ahead
       for (const [key, entry] of rest) if (entry.isHere) this.#drop(key, entry)
     })
