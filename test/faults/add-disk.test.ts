@@ -7,7 +7,7 @@ import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
 import { multipart, post } from '../support/adding.ts'
-import { fetchAll, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
+import { fetchAll, metricsOf, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 import { rot } from '../support/kept.ts'
 import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
 
@@ -59,6 +59,7 @@ describe('damaged embedded pins', () => {
           // 503: the disk of a busy machine was late.
           const { status } = await fetchAll(gateway.url + path)
           assert.ok(status === 404 || status === 503, `what rotted is not served: ${status}`)
+          assert.match(await metricsOf(gateway.gateway), /^cidgate_tier_corrupt_blocks_total{tier="\w+"} [1-9]/m)
         }
         assert.equal(await add(gateway, body), path)
         await gateway.close()

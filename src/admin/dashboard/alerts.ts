@@ -108,7 +108,7 @@ function* ofTier({ name, isDown, corrupt }: Tier): Generator<Alert> {
     yield { severity: 'bad', part: 'tiers', what, next: 'check that it runs and can be reached; reads go without it' }
   }
   if (corrupt > 0) {
-    const what = `Tier ${name} returned corrupt blocks (${corrupt}), which were deleted and fetched again`
+    const what = `Tier ${name} returned corrupt blocks (${corrupt}), which were not served`
     yield { severity: 'warn', part: 'tiers', what, next: 'check its disk or its server for errors' }
   }
 }
