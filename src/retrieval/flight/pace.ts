@@ -3,7 +3,7 @@
 // same time.
 import { maxBlockBytes } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
-import { Rate } from '../upstreams/estimates.ts'
+import { Rate, rateMs } from '../upstreams/estimates.ts'
 
 // The clock of the readers hardly runs while this process is busy: bytes that an upstream has sent
 // may lie in our own buffer then.
@@ -43,8 +43,6 @@ type Alternative = (bytes: number) => number
 export const minStallMs = 100
 export const maxStallMs = 400
 const slowFactor = 2
-// Until then a pace says nothing.
-const minPaceMs = 250
 
 export class Pace {
   /** When its upstream was asked. */
@@ -76,7 +74,7 @@ export class Pace {
 
   /** Wanted bytes a millisecond of waiting, lately; undefined while too little came to say. */
   get rate(): number | undefined {
-    return this.cameAt - this.#firstAt < minPaceMs ? undefined : this.#rate.value
+    return this.cameAt - this.#firstAt < rateMs / 2 ? undefined : this.#rate.value
   }
 
   /** Milliseconds without a wanted block, counted from `since` at the earliest. */

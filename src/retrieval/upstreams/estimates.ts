@@ -7,7 +7,7 @@ export const memoryMs = 10 * minuteMs
 /** For an upstream of which nothing is known. */
 export const guessedFirstMs = 300
 const guessedRate = 2048 // bytes a millisecond
-const rateMs = 500
+export const rateMs = 500
 export const minRateBytes = 64 * 1024
 const newestWeight = 1 / 4
 // An answer is late when so many of 1 came sooner; the hedge budget covers the others.

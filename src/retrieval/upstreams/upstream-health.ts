@@ -193,13 +193,13 @@ export class UpstreamHealth {
     const ms = Math.max(0, at - now)
     if (ms === 0 || out === this.#limited) return ms
     // A probe may end it sooner.
-    return this.isOutBriefly ? Math.min(ms, probesApartMs) : Number.POSITIVE_INFINITY
+    return out === this.#unhealthy && this.outMs < briefMs ? Math.min(ms, probesApartMs) : Number.POSITIVE_INFINITY
   }
 
   /** It may be back so soon that nobody knows yet whether it has what the others lack. */
   get isOutBriefly(): boolean {
     const out = this.#outAt(this.#now)
-    return out === this.#limited || (out === this.#unhealthy && this.outMs < briefMs)
+    return out === this.#limited || (out === this.#unhealthy && this.outMs < minuteMs)
   }
 
   get #now(): number {
