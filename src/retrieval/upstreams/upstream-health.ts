@@ -293,8 +293,9 @@ export class UpstreamHealth {
     const line = this.#ranks[question.rank]
     if ((question.rank === 'search' ? line.size : this.#readers) >= maxQueued)
       return question.refused(this.#overloaded(), now)
-    line.add(question, question.client)
     this.#takeBudget(question.key, now)
+    if (question.rank !== 'search' && this.#readers === 0 && this.#hasRoom(now)) return this.#begin(question, now)
+    line.add(question, question.client)
     this.#serve()
   }
 
@@ -447,6 +448,10 @@ export class UpstreamHealth {
 
   #serveNext(question: Question, now: number): void {
     this.#ranks[question.rank].take()
+    this.#begin(question, now)
+  }
+
+  #begin(question: Question, now: number): void {
     if (question.rank !== 'search') this.#begunInARow = question.rank === 'begun' ? this.#begunInARow + 1 : 0
     this.#unanswered.add(question)
     this.#tryAt = now + tryEveryMs
