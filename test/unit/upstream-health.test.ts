@@ -100,6 +100,20 @@ test('three failures → unhealthy, logged once', async () => {
   )
 })
 
+test('outage of half a minute → brief; of minutes → not', async () => {
+  const { clock, failAt, health } = make()
+  await failAt(3)
+  const isBrief = async (minutes: number) => {
+    for (const end = clock.monotonic() + minutes * minute; clock.monotonic() < end; ) {
+      await clock.advance(health.state('a').untilMs ?? 0)
+      await failAt(1)
+    }
+    return health.isOutBriefly
+  }
+  assert.equal(await isBrief(0.25), true)
+  assert.equal(await isBrief(3), false)
+})
+
 test('requests begun before → do not extend the backoff', async () => {
   const { clock, enter, failAt, state } = make()
   const before = [await enter()]

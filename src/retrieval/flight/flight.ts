@@ -340,7 +340,7 @@ export class Flight {
   #enterRace(others: readonly UpstreamStream[], stream: UpstreamStream): void {
     const { judge = pAny } = this.#deps
     // Each failure was noted by its stream.
-    judge<UpstreamStream>([...others, stream].map((one) => one.racer)).then(
+    judge<UpstreamStream>([...others, stream].map((one) => one.racer())).then(
       (winner) => winner.won && this.#keep(winner, winner.won),
       () => {},
     )

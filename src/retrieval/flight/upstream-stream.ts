@@ -294,7 +294,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   // The race with others that bring the same.
 
   /** It may be in several races: each that joins begins one more. */
-  get racer(): Racer {
+  racer(): Racer {
     if (!this.#racer) {
       this.#racer = Promise.withResolvers()
       this.missedBytes = 0
