@@ -59,7 +59,7 @@ describe('pace of an upstream', () => {
 
   test('trickle → slow only if another takes half the time', async () => {
     const clock = createFakeClock()
-    const watch = new Stopwatch(clock)
+    const watch = new Stopwatch(clock, true)
     const pace = new Pace(watch)
     watch.run()
     for (let count = 0; count < 8; count++) {
@@ -75,7 +75,7 @@ describe('pace of an upstream', () => {
   })
   test('readers waiting → time counts; busy process → hardly', async () => {
     const clock = createFakeClock()
-    const watch = new Stopwatch(clock)
+    const watch = new Stopwatch(clock, true)
     const pace = new Pace(watch)
     await clock.advance(1000)
     assert.equal(pace.silentMs(), 0)

@@ -77,6 +77,13 @@ test('late upstream → hedged, loser stopped', async () => {
   )
 })
 
+test('busy process, late upstream → hedged', async () => {
+  const { clock, askedAt } = fly({ one: {}, two: { afterMs: 30 } })
+  await clock.jump(150)
+  await clock.advance(1)
+  assert.deepEqual(Object.keys(askedAt), ['one', 'two'])
+})
+
 test('hedge budget spent, long silence → next upstream asked', async () => {
   const { clock, askedAt, told } = fly({ one: {}, two: { afterMs: 30 } }, { hasHedges: false })
   await clock.advance(1900)

@@ -88,7 +88,7 @@ export class Flight {
     this.#deps = deps
     this.#onOver = onOver
     this.attempts = new Attempts(clock, pool.timeoutMs, asker, trace)
-    this.watch = new Stopwatch(clock)
+    this.watch = new Stopwatch(clock, kind === 'dag')
     if (kind === 'dag') this.#blocks = new DagBlocks(want.cid, yieldIfDue)
     pool.began()
   }

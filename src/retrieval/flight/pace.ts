@@ -12,15 +12,19 @@ const busyShare = 0.1
 /** The time for which readers waited for upstreams: it runs only while a reader waits. */
 export class Stopwatch {
   readonly #clock: Clock
+  readonly #isIdleOnly: boolean
   #sum = 0
   #since: number | undefined
 
-  constructor(clock: Clock) {
+  /** `isIdleOnly`: not for a single block, which is hedged in a busy process too. */
+  constructor(clock: Clock, isIdleOnly: boolean) {
     this.#clock = clock
+    this.#isIdleOnly = isIdleOnly
   }
 
   get #now(): number {
-    return this.#clock.idle() * (1 - busyShare) + this.#clock.monotonic() * busyShare
+    const now = this.#clock.monotonic()
+    return this.#isIdleOnly ? this.#clock.idle() * (1 - busyShare) + now * busyShare : now
   }
 
   run(): void {
