@@ -110,8 +110,10 @@ function answer(asking: Asking): Soon<void> {
   const { request, target, place, requestRecord, signal, deps } = asking
   const path = place.namespace === 'ipfs' ? parsePath(place.path.slice('/ipfs/'.length)) : undefined
   const negotiated = negotiate(target.query, request.headers.accept)
-  if (place.provider && !(path && (negotiated.as === 'raw' || negotiated.as === 'car'))) throw notProvided()
-  if (place.trustless && !provable.has(negotiated.as)) throw notProvable()
+  if (place.provider && !(path && (negotiated.as === 'raw' || negotiated.as === 'car')))
+    throw servesOnly('blocks and CARs of /ipfs/<cid> only: use ?format=raw or car')
+  if (place.trustless && !provable.has(negotiated.as))
+    throw servesOnly('trustless responses only: use ?format=raw, car or ipns-record')
   const client = deps.clientOf(request)
   const asked = cacheWishes(request.headers['cache-control'])
   const wishes = { signal, requestRecord, client, ...asked, ...(place.provider && { onlyIfCached: true }) }
@@ -193,15 +195,8 @@ const copyOf = ({ request: { headers }, deps: { compression } }: AskedContent, o
 
 const provable: ReadonlySet<Negotiated['as']> = new Set(['raw', 'car', 'ipns-record'])
 
-const notProvable = (): Failure =>
-  new Failure('unsupported', 'this host serves trustless responses only: use ?format=raw, car or ipns-record', {
-    source: 'client',
-  })
-
-const notProvided = (): Failure =>
-  new Failure('unsupported', 'this host serves blocks and CARs of /ipfs/<cid> only: use ?format=raw or car', {
-    source: 'client',
-  })
+const servesOnly = (what: string): Failure =>
+  new Failure('unsupported', `this host serves ${what}`, { source: 'client' })
 
 /** Other nodes ask for cached blocks to learn if this one has them, so a miss is a 404. */
 function notHeld(error: unknown, { headers }: IncomingMessage): unknown {

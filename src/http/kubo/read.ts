@@ -51,10 +51,8 @@ export async function exportDag({ query, session, response, deps }: KuboCall): P
 }
 
 function wholeNumber(given: GivenOptions, name: string): number | undefined {
-  const text = given.get(name)
-  if (text === undefined) return undefined
-  const value = Number(text)
-  if (!Number.isSafeInteger(value) || value < 0) throw malformed(`${name} is a number of bytes`)
+  const value = numberOf(given, name)
+  if (value !== undefined && value < 0) throw malformed(`${name} is a number of bytes`)
   return value
 }
 
