@@ -26,8 +26,8 @@ export type FrontOptions = Omit<FrontFacts, 'base' | 'uploads'> & {
 
 const iconPolicy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 
-const textOf = (type: string, text: string | Uint8Array, maxAge: number): Document => ({
-  body: typeof text === 'string' ? Buffer.from(text) : text,
+const documentOf = (type: string, body: string | Uint8Array, maxAge: number): Document => ({
+  body,
   headers: { 'Content-Type': type, 'Cache-Control': `public, max-age=${maxAge}` },
 })
 const plainText = 'text/plain; charset=utf-8'
@@ -44,23 +44,23 @@ export function createFrontRoutes(options: FrontOptions): readonly Route[] {
   const forms = options.subdomainHosts.flatMap((host) => [`*.ipfs.${host}:*`, `*.ipns.${host}:*`])
   const pageHeaders = { 'Content-Security-Policy': frontPolicy(forms), 'Referrer-Policy': 'no-referrer' }
   const cacheControl = `${options.isSameForAll ? 'public' : 'private'}, max-age=60`
-  const favicon = logo ? textOf(logo.type, logo.bytes, 3600) : textOf('image/svg+xml', icon, 86_400)
+  const favicon = logo ? documentOf(logo.type, logo.bytes, 3600) : documentOf('image/svg+xml', icon, 86_400)
 
   function first({ request }: RequestContext): Document {
     if (root !== 'page') {
-      const { body, headers } = textOf(plainText, '', 60)
+      const { body, headers } = documentOf(plainText, '', 60)
       const location = root.startsWith('/') ? baseOf(request) + headerSafe(root) : root
       return { status: 302, body, headers: { ...headers, Location: location } }
     }
     const { accept } = request.headers
     const asPage = qualityOf(accept, 'text/html') > qualityOf(accept, 'application/json')
     const { body, headers } = asPage
-      ? textOf(
+      ? documentOf(
           'text/html; charset=utf-8',
           frontPage({ ...options, base: baseOf(request), uploads: options.uploadsFor(request, 'page') }),
           60,
         )
-      : textOf('application/json', described(options, request), 60)
+      : documentOf('application/json', described(options, request), 60)
     return {
       body,
       headers: { ...headers, 'Cache-Control': cacheControl, Vary: 'Accept', ...(asPage && pageHeaders) },
@@ -77,7 +77,7 @@ export function createFrontRoutes(options: FrontOptions): readonly Route[] {
       ...favicon,
       headers: { ...favicon.headers, 'Content-Security-Policy': iconPolicy },
     })),
-    route(/^\/robots\.txt$/, () => textOf(plainText, robots(root), 3600)),
+    route(/^\/robots\.txt$/, () => documentOf(plainText, robots(root), 3600)),
   ]
 }
 

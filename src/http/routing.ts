@@ -70,7 +70,7 @@ export function createRoutingRoute(options: RoutingOptions): Route {
       type === json ? JSON.stringify({ [list]: records }) : records.map((one) => `${JSON.stringify(one)}\n`).join('')
     const seconds = records.length > 0 ? foundSeconds : emptySeconds
     return {
-      body: Buffer.from(text),
+      body: text,
       headers: {
         'Content-Type': type,
         Vary: 'Accept',

@@ -32,7 +32,7 @@ export type Document = {
 /** `common`: a flat list of the headers that all documents have. */
 export function sendDocument(
   { request, response }: { readonly request: IncomingMessage; readonly response: ServerResponse },
-  { body, status = body ? 200 : 204, headers }: Document,
+  { body, status = body === undefined ? 204 : 200, headers }: Document,
   { common, stalledMs }: { readonly common: readonly string[]; readonly stalledMs: number },
 ): void {
   // A list and a string, which Node validates and sends at once: under overload a gateway has no
