@@ -226,6 +226,16 @@ test('time to open a tier → not charged to its calls', async () => {
   for (const one of reads) assert.ok(await one)
 })
 
+test('tier that does not open → a bounded number of calls waits', async () => {
+  const { tier, guard } = make({ concurrency: { reads: 1, writes: 1 } })
+  Object.assign(tier, { open: () => new Promise(() => {}) })
+  const refused: unknown[] = []
+  for (let count = 0; count < 10_000; count++) guard.get(cid).catch((error: unknown) => refused.push(error))
+  await turn()
+  assert.equal(refused.length, 10_000 - 8192 - 1)
+  assert.ok(refused.every((error) => isFailure(error, 'overloaded')))
+})
+
 test('no other source → waits for the timeout, even when skipped', async () => {
   const at = make()
   const { clock, tier, guard } = at

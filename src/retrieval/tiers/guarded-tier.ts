@@ -365,8 +365,12 @@ class GuardedCall {
     const { tier, slots } = this.#calls
     this.#after(maxSoftTimeoutMs, () => this.tell())
     try {
-      await tier.open?.()?.catch(() => {})
-      await slots.run(() => this.#begin(), this.#own.signal)
+      // In its slot: calls to a tier that does not open must not pile up.
+      const work = async () => {
+        await tier.open?.()?.catch(() => {})
+        if (!this.#isOver) await this.#begin()
+      }
+      await slots.run(work, this.#own.signal)
     } catch (error) {
       this.#fail(error)
     }
