@@ -316,6 +316,8 @@ class BlockRead implements FlightReader {
     if (near) return near
     const brought = this.#fromUpstreams(isExpected ? undefined : around)
     if (!lookup) return await brought
+    // Late tiers may not answer before the deadline.
+    brought.catch((error: unknown) => isFailure(error) && (this.#failure = error))
     const late = lookup.found.then((found) => {
       if (!found) throw notCached(cid)
       shared.notFound.forget(cid)

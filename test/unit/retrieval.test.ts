@@ -534,3 +534,22 @@ test('joined a lookup with a failed tier → not reported absent', async () => {
   const kinds = [await first, await second].map(({ kind }) => kind)
   assert.deepEqual(kinds, ['unavailable', 'unavailable'])
 })
+
+test('late tier until the deadline → the failure that upstreams gave', async () => {
+  const one = scriptedUpstream('one', file.blocks)
+  const store: LocalStore = { get: () => new Promise(() => {}), has: () => new Promise(() => {}) }
+  const { clock, retrieval } = make([one], (its) => stackOf([createPinsTier('local', store, true)], { clock: its }))
+  const refused = new Failure('throttled', 'no more misses', { source: 'client' })
+  const session = retrieval.session({
+    signal: new AbortController().signal,
+    requestRecord: new RequestRecord(),
+    beforeMiss() {
+      throw refused
+    },
+  })
+  const got = failureOf(Promise.resolve(session.get(file.cid)))
+  for (let count = 0; count < 12; count++) await clock.advance(1000)
+  assert.equal((await got).kind, 'throttled')
+  assert.deepEqual(one.asked.blocks, [])
+  session.end()
+})
