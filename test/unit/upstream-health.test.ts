@@ -339,6 +339,18 @@ test('recent verified bytes outweigh a failed probe', async () => {
   assert.equal(state(), 'incompatible')
 })
 
+test('probe timed out, clients served meanwhile → ready', async () => {
+  const { clock, health, win, state } = make()
+  const beganAt = clock.monotonic()
+  await clock.advance(second)
+  await win()
+  health.unreachable(failure('timeout'), beganAt)
+  assert.equal(state(), 'ready')
+  await clock.advance(second)
+  health.unreachable(failure('timeout'), clock.monotonic())
+  assert.equal(state(), 'unhealthy')
+})
+
 test('removed listener → not called, others are', async () => {
   const { health, failAt } = make()
   const looks = { old: 0, refused: 0 }

@@ -11,6 +11,8 @@ import { largeNodeBytes } from '../../ipld/node-memory.ts'
 export class DagBlocks {
   /** Until the links of a document or a large node are known, which is read in pieces. */
   reading: Promise<void> | undefined
+  /** A block came. */
+  hasBegun = false
   readonly #yieldIfDue: YieldIfDue
   readonly #expected = createCidSet()
   readonly #stored = createCidSet()
@@ -29,15 +31,11 @@ export class DagBlocks {
     return this.#expected.has(cid)
   }
 
-  /** The number of blocks that came. */
-  get size(): number {
-    return this.#stored.size
-  }
-
   /** Notes what a proved block links to; false when it came before. */
   add(block: Block): boolean {
     const { cid, bytes } = block
     if (this.#stored.has(cid)) return false
+    this.hasBegun = true
     if (cid.code === codec.dagPb && bytes.byteLength < largeNodeBytes) this.#expectLinks(bytes)
     else if (cid.code !== codec.raw) {
       const all = Promise.all([this.reading, this.#expectLinksInPieces(block)]).then(() => {

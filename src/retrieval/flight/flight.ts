@@ -117,7 +117,7 @@ export class Flight {
   }
 
   get #hasBegun(): boolean {
-    return this.#blocks !== undefined && this.#blocks.size > 0
+    return this.#blocks?.hasBegun === true
   }
 
   // Its readers.

@@ -692,9 +692,11 @@ export class UpstreamHealth {
     const isAnswer = isThrottled || (isFailure(error, 'upstream-error') && error.facts.isIll === true)
     const isProven = this.#failures === 0 && now - this.#answeredAt < memoryMs
     if (isAnswer && isProven && !this.#outAt(now)) return
-    if (!isThrottled) return this.#beUnhealthy(error, now)
-    this.counts.asked++
-    this.throttled(error, beganAt)
+    if (isThrottled) {
+      this.counts.asked++
+      this.throttled(error, beganAt)
+      // Otherwise it answered clients meanwhile.
+    } else if (this.#answeredAt < beganAt) this.#beUnhealthy(error, now)
   }
 
   /** Calls `listener` when a probe should tell soon whether it is out. Returns how to stop that. */
