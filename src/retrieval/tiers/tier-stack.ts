@@ -101,25 +101,20 @@ export class TierStack {
     const key = blockKey(cid)
     const isNear =
       this.#fast.some(({ tier }) => tier.peek?.(cid)) || this.#filled.some((one) => one.writeBehind.waiting(key))
-    return isIdentity(cid) || isNear || this.#slowHaveNow(cid)
-  }
-
-  #slowHaveNow(cid: CID): boolean | undefined {
-    let isSure = true
-    for (const { tier } of this.#slow) {
-      const has = tier.hasNow?.(cid)
-      if (has) return true
-      isSure &&= has === false
-    }
-    return isSure ? false : undefined
+    if (isIdentity(cid) || isNear || this.#slow.some(({ tier }) => tier.hasNow?.(cid))) return true
+    return this.#lacking(cid).length === this.#slow.length ? false : undefined
   }
 
   // By asking slow tiers.
 
-  #lookUp(cid: CID, signal: AbortSignal, ignoresBreaker: boolean): Lookup {
+  /** Those that lack it, as far as they know. */
+  #lacking(cid: CID): readonly SlowTier[] {
+    return this.#slow.filter(({ tier }) => tier.hasNow?.(cid) === false)
+  }
+
+  /** Tiers that lack it are asked last. */
+  #lookUp(cid: CID, lacking: readonly SlowTier[], signal: AbortSignal, ignoresBreaker: boolean): Lookup {
     const before = this.#deletes
-    // A tier that lacks it, as far as it knows, is asked last.
-    const lacking = this.#slow.filter(({ tier }) => tier.hasNow?.(cid) === false)
     const others = this.#slow.filter((one) => !lacking.includes(one))
     return lookUp([...others, ...lacking], signal, async (tier, onSoftTimeout) => {
       const bytes = await tier.get(cid, signal, { onSoftTimeout, ignoresBreaker })
@@ -142,9 +137,10 @@ export class TierStack {
   look(cid: CID): TierLookup | undefined {
     const key = blockKey(cid)
     missed(this.#fast)
-    if (this.#slowHaveNow(cid) === false) return void missed(this.#slow)
+    const lacking = this.#lacking(cid)
+    if (lacking.length === this.#slow.length) return void missed(this.#slow)
     const { work, leave } = this.#lookups.join(key, (signal) => {
-      const begun = this.#lookUp(cid, signal, false)
+      const begun = this.#lookUp(cid, lacking, signal, false)
       const over = () => this.#lookups.land(key, begun)
       begun.found.then(over, over)
       return begun
@@ -160,7 +156,7 @@ export class TierStack {
     signal.throwIfAborted()
     const near = this.near(cid)
     if (near) return { hit: near, failures: [] }
-    const { found, failures } = this.#lookUp(cid, signal, true)
+    const { found, failures } = this.#lookUp(cid, this.#lacking(cid), signal, true)
     return { hit: await orAborted(signal, found), failures }
   }
 
