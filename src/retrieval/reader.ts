@@ -64,7 +64,7 @@ class Reader extends Guard implements Session {
   #isOver = false
   /** The first CID that was requested. */
   #root: CID | undefined
-  /** The last block that was not at hand: it is looked for again when it is read. */
+  /** The block that was not at hand a moment ago: until another task runs, it still is not. */
   #lacked: CID | undefined
   #lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
   /** One flight at a time brings the next block and those behind it. */
@@ -146,8 +146,15 @@ class Reader extends Guard implements Session {
     if (cid === this.#lacked) return undefined
     const held = this.shared.stack.peek(cid, options)
     if (held) this.fromTier(held)
-    else if (!this.options.onlyIfCached) this.#lacked = cid
+    else {
+      this.#lacked = cid
+      void Promise.resolve().then(this.#forgetLacked)
+    }
     return held
+  }
+
+  readonly #forgetLacked = (): void => {
+    this.#lacked = undefined
   }
 
   /** Also a block that came while this reader waited for something else. */
@@ -163,7 +170,6 @@ class Reader extends Guard implements Session {
   }
 
   #read(cid: CID, around: Place | undefined): Promise<Uint8Array> {
-    this.#lacked = undefined
     if (this.signal.aborted) return Promise.reject(this.reason)
     // Once, however many there are.
     if (this.reads.size === 0) this.signal.addEventListener('abort', this.#giveUp)
