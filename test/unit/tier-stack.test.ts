@@ -266,29 +266,6 @@ test('close → queue written, silent tier given up', async () => {
   assert.ok(disk.calls.includes('close') && bucket.calls.includes('close'))
 })
 
-test('guarded dead tier → no delay, no failure', async () => {
-  const clock = createFakeClock()
-  const memory = scriptedTier('memory', { persistent: false, trusted: true })
-  const dead = scriptedTier('bucket', { shared: true })
-  dead.isDown = true
-  const stack = stackOf([memory, guarded(dead, { clock, log })], { clock, log })
-  for (let seed = 0; seed < 50; seed++) {
-    const one = block(seed)
-    assert.equal(await stack.find(one.cid), undefined)
-    await stack.put(one.cid, one.bytes)
-    assert.ok(await stack.find(one.cid))
-  }
-  await settle()
-  assert.ok(dead.calls.length <= 6 + 8, `it was asked ${dead.calls.length} times`)
-  // What was read meanwhile waits for it.
-  dead.isDown = false
-  for (let second = 0; second < 5; second++) {
-    await clock.advance(1000)
-    await settle()
-  }
-  assert.ok(dead.held.size >= 40, `${dead.held.size} of 50 blocks`)
-})
-
 const fill = (tier: Tier, options: Partial<ConstructorParameters<typeof WriteBehind>[0]> = {}) => {
   const clock = createFakeClock()
   return { clock, queue: new WriteBehind({ tier, clock, maxBytes: 1000, ...options }) }
