@@ -694,9 +694,10 @@ export class UpstreamHealth {
     if (isAnswer && isProven && !this.#outAt(now)) return
     if (isThrottled) {
       this.counts.asked++
-      this.throttled(error, beganAt)
-      // Otherwise it answered clients meanwhile.
-    } else if (this.#answeredAt < beganAt) this.#beUnhealthy(error, now)
+      return this.throttled(error, beganAt)
+    }
+    // An upstream that answered clients meanwhile is reachable.
+    if (this.#answeredAt < beganAt) this.#beUnhealthy(error, now)
   }
 
   /** Calls `listener` when a probe should tell soon whether it is out. Returns how to stop that. */
