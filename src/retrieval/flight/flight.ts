@@ -467,7 +467,7 @@ export class Flight {
   //   by which its answer is late, 0 where the next one is untried)
   // - later: after `stallAfterMs` without a block, or where another would be twice as fast (pace.ts)
   // - for a token of the hedge budget, unless hedging is free (`mayHedge` of pool.ts: since
-  //   `retrieval.hedgeDelay` is 0 or an upstream is silent to everybody)
+  //   `retrieval.hedgeDelay` is 0, an upstream is silent to everybody, or a router named the next)
   // - while fewer than `maxStreams` are under way, once blocks came; before, that holds for upstreams
   //   that routers name
   // - without a token or a limit after `stalledMs` of silence in a DAG, or half of the time for a

@@ -19,6 +19,7 @@ export type Rank = 'begun' | 'first' | 'search'
 /** Nothing more is wanted of it: what was wanted is here, or it fell behind others. */
 export type LetGo = 'enough' | 'behind'
 
+/** The end of a question. */
 export type Ended = LetGo | 'failed'
 
 /**
@@ -43,6 +44,7 @@ export class Question {
   rank: Rank = 'first'
   giveUpAt = 0
   span: OpenSpan | undefined
+  /** Undefined until its asker has sent it. */
   request: UpstreamRequest | undefined
   /** When it was asked, or began to wait for that. */
   at = 0
@@ -54,6 +56,7 @@ export class Question {
   broughtAt = 0
   /** Why it brought nothing, or no more. */
   error: unknown
+  /** Undefined for a question that never had a slot. */
   how: Ended | undefined
 
   constructor(attempts: Attempts, member: Member, kind: AskKind, cid: CID, key: string, asker: Asker) {
