@@ -67,7 +67,7 @@ type Writer = { readonly name: string; segment: Segment | undefined }
 const lineBytes = recordWords * 4
 // Before each block: a mark and its length. A deleted block has zeros in their place.
 const headBytes = 8
-const mark = 0x31646763
+const mark = 0x32646763
 const unit = 64
 const lengthMask = 0x3fffff
 /** Read since its segment was full: appended to a main segment when that one is dropped. */

@@ -270,6 +270,20 @@ for (const [what, place] of [
       assert.equal(await readFile(join(path, 'README'), 'utf8'), 'not ours')
     })
 
+test('block behind a head of 64 bytes, as written before → miss', async () => {
+  const path = await tempFolder()
+  const { cid, bytes } = block(1)
+  const before = open(path)
+  await before.put(cid, bytes)
+  await before.close()
+  const data = join(path, (await readdir(path)).find((name) => name.endsWith('.data')) as string)
+  const head = Buffer.alloc(64)
+  head.write('cgd1')
+  head.writeUInt32LE(bytes.byteLength, 4)
+  await writeFile(data, Buffer.concat([head, bytes]))
+  assert.ok((await open(path).get(cid)) === undefined)
+})
+
 test('killed while dropping a segment → remainder removed', async () => {
   const path = await tempFolder()
   const before = open(path)
