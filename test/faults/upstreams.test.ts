@@ -3,7 +3,15 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { addFile, type BlockMap, distinctFiles, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
+import {
+  addDirectory,
+  addFile,
+  type BlockMap,
+  distinctFiles,
+  type Fixtures,
+  fixtures,
+  noise,
+} from '../support/fixtures.ts'
 import {
   fetchAll,
   inParallel,
@@ -227,6 +235,25 @@ test('upstream recovers after 1 s → 200 within 2 s', async () => {
   await new Promise((resolve) => setTimeout(resolve, 2000)) // the time it has to come back
   const answers = await inParallel(files.slice(50), 50, ({ cid }) => fetchAll(`${at.url}/ipfs/${cid}`))
   assert.deepEqual(new Set(answers.map(({ status }) => status)), new Set([200]))
+})
+
+test('two upstreams without CAR, the best falls silent → asked for no more', async () => {
+  const blocks: BlockMap = new Map()
+  const paths: string[] = []
+  for (let index = 0; index < 40; index++)
+    paths.push(`/ipfs/${await addDirectory(blocks, { a: noise(2000, index + 1000) })}/a`)
+  const upstreams = await Promise.all([0, 1].map(() => upstream(blocks, { kind: 'noCar', status: 406 })))
+  const [one, other] = upstreams as [ProgrammableUpstream, ProgrammableUpstream]
+  const at = await gateway({ one, other }, { retrieval: { probeEvery: '10m' } })
+  const readAll = async (some: readonly string[]) => {
+    for (const path of some) assert.equal((await fetchAll(at.url + path)).status, 200)
+  }
+  await readAll(paths.slice(0, 10))
+  const best = one.asked.length > other.asked.length ? one : other
+  const before = best.asked.length
+  best.fault = { kind: 'silent' }
+  await readAll(paths.slice(10))
+  assert.ok(best.asked.length - before <= 10, `${best.asked.length - before} requests in 30 reads`)
 })
 
 // Most of it is waiting.

@@ -73,6 +73,8 @@ export type Pool = ReturnType<typeof createPool>
 // slowdown does not double the load.
 const hedgeShare = 0.1
 const hedgeBudget = { size: 10, perSecond: 0.2 } as const
+// Of several without CAR the best still goes first.
+const blockOnlyFactor = 4
 
 export function createPool(options: {
   readonly members: readonly Member[]
@@ -94,7 +96,7 @@ export function createPool(options: {
   const candidateOf = (who: Member, kind: AskKind): Candidate<Member> => {
     const { upstream, health } = who
     const own = upstream.traits.dag ? kind : 'block'
-    const load = own === kind ? health.load(kind) : Number.POSITIVE_INFINITY
+    const load = health.load(own) * (own === kind ? 1 : blockOnlyFactor)
     return { who, load, typicalMs: health.typicalMs(own), isUntried: health.isUntried(own) }
   }
 
