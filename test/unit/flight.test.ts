@@ -19,7 +19,11 @@ type Script = { readonly afterMs?: number }
 /** A flight over scripted upstreams; each answers so long after it was asked, or never. */
 function fly(
   scripts: Record<string, Script>,
-  { hasHedges = true, ...more }: Partial<FlightDeps> & { hasHedges?: boolean } = {},
+  {
+    hasHedges = true,
+    isSearch = false,
+    ...more
+  }: Partial<FlightDeps> & { hasHedges?: boolean; isSearch?: boolean } = {},
 ) {
   const clock = createFakeClock()
   const began = clock.monotonic()
@@ -48,7 +52,7 @@ function fly(
     passed() {},
   })
   const want = { cid, segments: [], scope: 'block' } as const
-  const flight = new Flight('block', want, { pool, clock, keep() {}, ...more }, anybody)
+  const flight = new Flight('block', want, { pool, clock, keep() {}, ...more }, { ...anybody, isSearch })
   const join = () => {
     const reader = readerOf()
     flight.join(cid, undefined, reader)
@@ -82,6 +86,17 @@ test('busy process, late upstream → hedged', async () => {
   await clock.jump(150)
   await clock.advance(1)
   assert.deepEqual(Object.keys(askedAt), ['one', 'two'])
+})
+
+test('search, late upstream → no hedge of readers taken', async () => {
+  const { clock, join, askedAt } = fly({ one: {}, two: {}, three: {} }, { isSearch: true })
+  await clock.advance(1900)
+  assert.deepEqual(askedAt, { one: 0 })
+  await clock.advance(200)
+  assert.deepEqual(askedAt, { one: 0, two: 2000 })
+  join()
+  await clock.advance(200)
+  assert.ok('three' in askedAt)
 })
 
 test('hedge budget spent, long silence → next upstream asked', async () => {

@@ -507,7 +507,10 @@ export class Flight {
     const { pool } = this.#deps
     const hasFailed = silentMs >= (this.kind === 'dag' ? stalledMs : pool.timeoutMs / 2)
     const isFull = (this.#hasBegun || other.who.isFound) && this.#streams.size >= maxStreams
-    if ((isFull && !hasFailed) || !(hasFailed || pool.mayHedge(other.who))) return this.#checkIn(minStallMs)
+    // Hedges are for clients: a search by itself waits for the failure.
+    const isSearch = this.attempts.asker.isSearch && this.#waiting.size === 1
+    const mayAsk = hasFailed || (!isSearch && pool.mayHedge(other.who))
+    if ((isFull && !hasFailed) || !mayAsk) return this.#checkIn(minStallMs)
     this.#start(other, Math.max(...covering.map(({ to }) => to)))
     this.#checkIn(this.#leftMs([...this.#streams]))
   }
