@@ -34,7 +34,7 @@ export type ReaderParts = {
   readonly deadlineMs: number
   /** For each block after it: long enough to notice a stall and ask another upstream. */
   readonly blockDeadlineMs: number
-  /** Joins the flight that brings this, or starts it. */
+  /** The flight for the same path, scope and range, or a new one. */
   flight(kind: AskKind, want: DagWant, asker: Wanting): Flight
   /** Another reader's flight that will still bring this block. */
   flightWith(cid: CID): Flight | undefined
@@ -276,7 +276,7 @@ type Wait = {
   readonly reject: (failure: Failure) => void
 }
 
-/** The wait for one block: one deadline, whichever source has the block in the end. */
+/** The wait for one block: one deadline, whichever source has it, and a last look at the tiers. */
 class BlockRead implements FlightReader {
   readonly #reader: Reader
   readonly #cid: CID

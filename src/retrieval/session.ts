@@ -96,8 +96,8 @@ export interface Session extends Pick<Guard, 'visit' | 'visitNames' | 'pass'> {
    * The proved bytes of one block (identity CIDs included). `around` names the entity it is part of
    * and the reader's position: if no tier has the block, the gateway fetches the entity from there
    * in one answer, which brings the following blocks. At once where it can be had without a wait.
-   * Throws, or rejects with, a Failure: denied, not-found, timeout, unavailable, malformed
-   * (unprovable), cancelled.
+   * Throws, or rejects with, a Failure: denied, not-found, timeout, unavailable, overloaded,
+   * malformed (unprovable), cancelled, internal.
    */
   get(cid: CID, around?: Place): Uint8Array | Promise<Uint8Array>
   /**

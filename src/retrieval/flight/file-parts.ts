@@ -32,17 +32,17 @@ type Ability = { readonly kind: AskKind; readonly learned: number | undefined; r
 export function nextPart(
   member: Member,
   line: readonly Waiting[],
-  questions: readonly UpstreamStream[],
+  streams: readonly UpstreamStream[],
   { hasOthers, isBack }: { readonly hasOthers: boolean; readonly isBack: boolean },
 ): FilePart | undefined {
   const { upstream, health } = member
   const kind = upstream.traits.dag ? 'dag' : 'block'
-  const isOpen = ({ from }: Waiting) => !questions.some((one) => one.covers(from))
+  const isOpen = ({ from }: Waiting) => !streams.some((one) => one.covers(from))
   const first = line.findIndex(isOpen)
   const learned = isBack ? undefined : health.rate(kind)
   const isFirstOnly = kind === 'dag' && health.sendsAll
   if (first === -1)
-    return isFirstOnly ? undefined : takenOver({ kind, learned, firstMs: health.expectedMs(kind, 0) }, line, questions)
+    return isFirstOnly ? undefined : takenOver({ kind, learned, firstMs: health.expectedMs(kind, 0) }, line, streams)
   const after = line.slice(first)
   const covered = after.findIndex((one) => !isOpen(one))
   const open = covered === -1 ? after : after.slice(0, covered)
@@ -51,7 +51,7 @@ export function nextPart(
   if (isFirstOnly && from > 0) return undefined
   // A slow one gets a shorter part.
   const bytes = Math.max(maxBlockBytes, (learned ?? 0) * maxStallMs)
-  const limit = Math.min(...questions.map((one) => one.from).filter((start) => start > from))
+  const limit = Math.min(...streams.map((one) => one.from).filter((start) => start > from))
   return upTo(open, from + bytes, limit, kind)
 }
 
@@ -75,10 +75,10 @@ function upTo(open: readonly Waiting[], max: number, limit: number, kind: AskKin
 function takenOver(
   { kind, learned, firstMs }: Ability,
   line: readonly Waiting[],
-  questions: readonly UpstreamStream[],
+  streams: readonly UpstreamStream[],
 ): FilePart | undefined {
   let best: (FilePart & { readonly savedMs: number }) | undefined
-  for (const victim of questions) {
+  for (const victim of streams) {
     const own = victim.pace.rate
     // A stalled stream is hedged from where it stands.
     if (own === undefined || own === 0 || victim.isRacing || victim.pace.silentMs() >= maxStallMs) continue

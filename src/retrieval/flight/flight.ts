@@ -129,7 +129,7 @@ export class Flight {
 
   unfollow(): void {
     this.#followers--
-    this.#note()
+    this.#readersChanged()
   }
 
   /**
@@ -148,7 +148,7 @@ export class Flight {
 
   leave(reader: FlightReader): void {
     this.#waiting.delete(reader)
-    this.#note()
+    this.#readersChanged()
   }
 
   /** These blocks do not come from here. */
@@ -171,7 +171,7 @@ export class Flight {
   }
 
   /** The clock of the readers runs while they wait for upstreams, not for tiers. */
-  #note(): void {
+  #readersChanged(): void {
     if (this.isWanted && this.#keeping === 0) this.watch.run()
     else this.watch.stop()
     if (!this.isWanted) this.#stopCheck()
@@ -208,11 +208,11 @@ export class Flight {
     const kept = this.#deps.keep(block.cid, block.bytes)
     if (kept === undefined) return this.#arrived(stream, block)
     this.#keeping++
-    this.#note()
+    this.#readersChanged()
     return kept
       .finally(() => {
         this.#keeping--
-        this.#note()
+        this.#readersChanged()
       })
       .then(() => this.#arrived(stream, block))
   }
@@ -231,7 +231,7 @@ export class Flight {
     for (const reader of readers) reader.settle(bytes, stream.member.upstream.name)
     if (this.#isOver) return
     this.#passBy((waiter) => ++waiter.passedBlocks > maxPassedBlocks)
-    this.#note()
+    this.#readersChanged()
     this.#leaveOthersBehind(stream, bytes.byteLength)
     if (stream.at >= stream.to && stream.askedTo > stream.to) this.#cut(stream)
   }
@@ -278,7 +278,7 @@ export class Flight {
 
   #wake(): void {
     if (this.#isOver) return
-    this.#note()
+    this.#readersChanged()
     for (const stream of this.#streams) stream.flow()
     if (this.#streams.size === 0) this.#proceed()
     if (this.#isOver) return
@@ -378,7 +378,7 @@ export class Flight {
       return this.#streams.size === 0 || !this.isWanted ? this.end() : this.#askOthers()
     }
     this.#passBy(({ from, end }) => stream.covers(from) && end <= stream.to)
-    this.#note()
+    this.#readersChanged()
     this.#proceed()
   }
 
@@ -471,7 +471,7 @@ export class Flight {
   // - while fewer than `maxStreams` are under way, once blocks came; before, that holds for upstreams
   //   that routers name
   // - without a token or a limit after `stalledMs` of silence in a DAG, or half of the time for a
-  //   block: that is a failure
+  //   block. The silent one goes on, and is blamed when the flight ends
   //
   // A request that waits in a queue is moved to a free upstream, which is no hedge.
   #check(): void {
@@ -499,18 +499,18 @@ export class Flight {
     const [other = later] = this.#candidates().steps
     if (!other) {
       if (this.#isStuck) this.#passBy(() => true)
-      this.#note()
+      this.#readersChanged()
       return this.#checkIn(this.#hasBegun ? minStallMs : stalledMs)
     }
-    // So long a silence is a failure, and asking another upstream no hedge. For a single block a gateway may search: that gets
-    // half of the client's time.
+    // After so long a silence asking another upstream is no hedge. For a single block a gateway may search: that gets half of the
+    // client's time.
     const { pool } = this.#deps
-    const hasFailed = silentMs >= (this.kind === 'dag' ? stalledMs : pool.timeoutMs / 2)
+    const needsNoToken = silentMs >= (this.kind === 'dag' ? stalledMs : pool.timeoutMs / 2)
     const isFull = (this.#hasBegun || other.who.isFound) && this.#streams.size >= maxStreams
     // Hedges are for clients: a search by itself waits for the failure.
-    const isSearch = this.attempts.asker.isSearch && this.#waiting.size === 1
-    const mayAsk = hasFailed || (!isSearch && pool.mayHedge(other.who))
-    if ((isFull && !hasFailed) || !mayAsk) return this.#checkIn(minStallMs)
+    const isSearch = this.attempts.client.isSearch && this.#waiting.size === 1
+    const mayAsk = needsNoToken || (!isSearch && pool.mayHedge(other.who))
+    if ((isFull && !needsNoToken) || !mayAsk) return this.#checkIn(minStallMs)
     this.#start(other, Math.max(...covering.map(({ to }) => to)))
     this.#checkIn(this.#leftMs([...this.#streams]))
   }

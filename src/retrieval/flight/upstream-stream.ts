@@ -316,10 +316,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
 
 const alone = (cid: CID): DagWant => ({ cid, segments: [], scope: 'block' })
 
-/**
- * The reason a losing question is stopped with: it counts as slower than the winner, not as a
- * failure.
- */
+/** For p-any: the stream ended without a failure of its own. */
 const lost: Failure = new Failure('cancelled', 'another upstream was faster', { source: 'ours' })
 
 const broken = (what: string, facts: { refuses?: 'format' } = {}): Failure =>

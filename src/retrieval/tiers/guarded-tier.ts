@@ -56,7 +56,7 @@ const defaultTimeoutMs = 1000
 const writeFactor = 10
 const maxQueued = 8192
 // A caller waits for twice the typical duration of an answer, within these, before it asks another
-// source too. A tier slower than the maximum is asked beside other sources from the start.
+// source too. One of which that is more than the maximum is asked beside them from the start.
 const minSoftTimeoutMs = 25
 const maxSoftTimeoutMs = 500
 /** Failures in a row that open the breaker. One less, and no caller waits for the tier alone. */

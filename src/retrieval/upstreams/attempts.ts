@@ -69,7 +69,7 @@ export class Question {
   }
 
   get client(): string {
-    return this.attempts.asker.client
+    return this.attempts.client.client
   }
 
   get isQueued(): boolean {
@@ -224,7 +224,8 @@ const retried: ReadonlySet<FailureKind> = new Set(['unavailable', 'throttled', '
 
 export class Attempts {
   readonly clock: Clock
-  readonly asker: Wanting
+  /** That began the flight: those that join it later change nothing. */
+  readonly client: Wanting
   readonly #timeoutMs: number
   readonly #trace: Trace | undefined
   readonly #parent: TracePoint | undefined
@@ -240,11 +241,12 @@ export class Attempts {
   isThere = false
 
   /**
-   * `timeoutMs`: for the queue of an upstream and the answer. `trace`: questions are recorded below
+   * `timeoutMs`: for the queue of an upstream and for its recovery; the upstream times its answer.
+   * `trace`: questions are recorded below
    * the request that began the race, and not below one that joined it later.
    */
-  constructor(clock: Clock, timeoutMs: number, asker: Wanting = anybody, trace?: Trace) {
-    this.asker = asker
+  constructor(clock: Clock, timeoutMs: number, client: Wanting = anybody, trace?: Trace) {
+    this.client = client
     this.clock = clock
     this.#timeoutMs = timeoutMs
     this.#trace = trace
@@ -269,8 +271,8 @@ export class Attempts {
   /** The rank of the next question. */
   get #rank(): Rank {
     if (this.isThere) return 'begun'
-    if (this.asker.isSearch || this.#made.some(({ isMissed }) => isMissed)) return 'search'
-    return this.asker.hasBegun ? 'begun' : 'first'
+    if (this.client.isSearch || this.#made.some(({ isMissed }) => isMissed)) return 'search'
+    return this.client.hasBegun ? 'begun' : 'first'
   }
 
   /**

@@ -14,7 +14,7 @@ const newestWeight = 1 / 4
 const lateQuantile = 0.93
 // Above this it is no slow answer, but one that never comes.
 const maxLateFactor = 4
-/** A response that is silent for so long has failed; that is also what a failure costs. */
+/** The next upstream is asked after so long a silence; that is also what a failure costs. */
 export const stalledMs = 1000
 
 /** The last measurements, also in order: each of thousands a second is looked at right after it came. */

@@ -105,7 +105,7 @@ export function createPool(options: {
 
   return {
     members,
-    /** The time for the queue of an upstream and the answer: less than clients wait. */
+    /** The time for the queue of an upstream and for its recovery: less than clients wait. */
     timeoutMs,
     of,
     /** Asks the routers for gateways that hold this root. Undefined: there are no routers. */
