@@ -273,13 +273,16 @@ describe('Kubo RPC', () => {
     ['id', 404],
     ['cat', 400],
     ['cat?arg=nonsense', 400],
+    ['cat?arg=bafkqaaa&offset=0x1', 400],
     ['cat?arg=bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', 500],
     ['pin/ls?arg=bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', 500],
     ['add', 400],
   ]
   for (const [path, status, method = 'POST', headers = {}] of errors)
     it(`${method} ${path} → ${status}`, async () => {
-      assert.equal((await fetch(`${door.url}/api/v0/${path}`, { method, headers })).status, status)
+      const response = await fetch(`${door.url}/api/v0/${path}`, { method, headers })
+      assert.equal(response.status, status)
+      assert.equal(response.headers.get('allow'), status === 405 ? 'POST' : null)
     })
 
   it("stalled upload → 408 in Kubo's format", async () => {

@@ -94,7 +94,7 @@ export function spellingIn(given: GivenOptions): (cid: CID) => string {
 export function numberOf(given: GivenOptions, name: string): number | undefined {
   const text = given.get(name)
   if (text === undefined) return undefined
-  const value = text.trim() === '' ? Number.NaN : Number(text)
+  const value = /^-?\d+$/.test(text) ? Number(text) : Number.NaN
   if (!Number.isSafeInteger(value)) throw malformed(`${name}=${text} is not a number`)
   return value
 }

@@ -69,7 +69,10 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   try {
     const command = commandOf(target)
     if (!command) return sendText(to, 404, '404 page not found')
-    if (request.method !== 'POST') return sendText(to, 405, '405 - Method Not Allowed')
+    if (request.method !== 'POST') {
+      response.setHeader('Allow', 'POST')
+      return sendText(to, 405, '405 - Method Not Allowed')
+    }
     // A page of another origin could post here with the browser's network position.
     const { origin, referer } = request.headers
     if (origin !== undefined || referer !== undefined || isFromAnotherSite(request.headers))
