@@ -32,7 +32,7 @@ type Entry = {
 }
 
 /** `forMs`: the rest of its lifetime. */
-export type CachedAbsence = Pick<Entry, 'absence' | 'attempts'> & { readonly forMs: number }
+type CachedAbsence = Pick<Entry, 'absence' | 'attempts'> & { readonly forMs: number }
 
 export type NegativeCache = ReturnType<typeof createNegativeCache>
 

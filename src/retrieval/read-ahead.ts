@@ -39,7 +39,7 @@ export class ReadAheadBudget {
 
 type Ahead = { readonly block: Promise<Uint8Array>; readonly bytes: number; isHere: boolean }
 
-export type ReadAheadOptions = {
+type ReadAheadOptions = {
   readonly fetch: (cid: CID, around: DagWant) => Promise<Uint8Array>
   /** Throws for a block that may not be read. */
   readonly check: (cid: CID) => void

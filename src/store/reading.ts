@@ -65,10 +65,10 @@ export function createReading(folder: string, { clock, log, opening, isWriter = 
   })
   // Every page of the index is read, so that `lacks` finds them in the memory of the system.
   ready
-    .then(() => ask(thorough, { kind: 'filter' }, 'read the database'))
-    .then((found) => {
-      filter.addAll(found as Uint32Array)
-      isFilterWhole = isWriter
+    .then(async () => {
+      if (!isWriter) return void (await readBy(thorough)('select count(*) from block'))
+      filter.addAll((await ask(thorough, { kind: 'filter' }, 'read the database')) as Uint32Array)
+      isFilterWhole = true
     })
     .catch(() => {})
 

@@ -227,8 +227,8 @@ describe('Kubo RPC: reads', () => {
       assert.notEqual(spawnSync('tar', ['-tf', '-'], { input: answer.body }).status, 0)
       const packed = await ask(`get?arg=${broken}&archive=true&compress=true`)
       // An error status says it where nothing was compressed yet.
-      const told = packed.status === 200 ? packed.late : packed.body.toString()
-      assert.ok(told?.includes(String(missing)), `${packed.status} ${told}`)
+      const why = packed.status === 200 ? packed.late : packed.body.toString()
+      assert.ok(why?.includes(String(missing)), `${packed.status} ${why}`)
       assert.throws(() => gunzipSync(packed.body))
     })
 

@@ -151,14 +151,14 @@ test('hit on the disk → not taken for a local miss', async () => {
   look.leave()
 })
 
-test('hung local pins → takedown is told in time', async () => {
+test('hung local pins → takedown fails in time', async () => {
   const clock = createFakeClock()
   const pins = scriptedTier('pins', { readOnly: true })
   pins.isSilent = true
   const asked = stackOf([pins], { clock }).isPinned(cid, new AbortController().signal)
-  const told = assert.rejects(asked, (error) => isFailure(error, 'timeout'))
+  const refused = assert.rejects(asked, (error) => isFailure(error, 'timeout'))
   await clock.advance(1000)
-  await told
+  await refused
 })
 
 test('busy process → disk not skipped', async () => {

@@ -17,7 +17,7 @@ import { Pace } from './pace.ts'
 export type Span = { readonly from: number; readonly to: number }
 
 /** A stream as p-any sees it. */
-export type Racer = Promise<UpstreamStream> & { cancel(): void }
+type Racer = Promise<UpstreamStream> & { cancel(): void }
 
 const maxUselessBytes = 1024 * 1024
 // A block counts as so many bytes at least: an empty one costs its sender nothing.

@@ -1,5 +1,5 @@
 // One tier of a stack, which cannot hold up a request. Calls beyond the tier's concurrency are
-// queued, each is measured, and its caller is told when another source should be asked too. A
+// queued, each is measured, and its caller learns when another source should be asked too. A
 // circuit breaker opens after failures in a row: then calls fail at once (`unavailable`) until a
 // trial that no request waits for succeeds. Reads and writes have a breaker each, since a full disk
 // can still be read. Reads of this machine's disk open it only by silence: slow or unreadable blocks

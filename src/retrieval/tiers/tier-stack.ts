@@ -1,5 +1,5 @@
-// The tiers as one, fastest first. A block found in a slow tier is copied to
-// those before it; a new block is in memory at once and in the slow tiers soon, behind the request.
+// The tiers as one, fastest first. A block found in a slow tier is copied to those before it; a new
+// block is in memory at once and in the slow tiers soon, behind the request.
 // A tier that fails is skipped: for a reader of the stack there are hits and misses only. What comes
 // from a tier that other programs may write to is hashed: corrupt bytes are a miss, and are deleted.
 import type { CID } from 'multiformats/cid'
@@ -13,7 +13,8 @@ import { createFlights } from '../../core/flights.ts'
 import type { GuardedTier, SlowTier, TierHit, TierStats } from './guarded-tier.ts'
 
 export type { TierHit, TierStats } from './guarded-tier.ts'
-export type TierFailure = { readonly tier: string; readonly failure: Failure }
+
+type TierFailure = { readonly tier: string; readonly failure: Failure }
 
 type Lookup = {
   /** Undefined: no slow tier has it, or none could be asked. Rejects only when all callers left. */

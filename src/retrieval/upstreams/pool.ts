@@ -1,6 +1,5 @@
 // The pool of upstreams for the race: which may be asked for a CID now, in which order, and after
 // what delay.
-
 import type { CID } from 'multiformats/cid'
 import type { Upstream } from '../../../backends/upstreams/contract.ts'
 import { blockKey } from '../../core/cid.ts'
